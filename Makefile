@@ -1,0 +1,55 @@
+# Everything a developer types. `make` alone lists it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+EXTRAS ?= all,test,lint,bench
+SOURCES := pyproject.toml setup.py $(wildcard src/pulsar_fast/*.pyx src/pulsar_fast/*.pxd src/pulsar_fast/*.h)
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test bench lint debug wire clean check-tools
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+check-tools:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else 1)' 2>/dev/null \
+	  || { echo "Python 3.10 or newer is needed ($(PYTHON)); try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' \
+	  || { echo "Python headers are missing (Python.h); on Debian: apt-get install python3-dev" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "the venv module is missing; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@command -v $${CC:-cc} >/dev/null 2>&1 \
+	  || { echo "a C compiler is missing; on Debian: apt-get install gcc" >&2; exit 1; }
+
+$(VENV)/built: $(SOURCES) | check-tools
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $@
+
+build: $(VENV)/built ## make .venv, compile the core, install with extras
+
+demo: build ## ingest a real file into the embedded broker and read every line back (FILE=path for another)
+	$(BIN)/python -m pulsar_fast.cli.demo $(FILE)
+
+test: build ## the whole test suite
+	$(BIN)/python -m pytest $(TESTS)
+
+bench: build ## client CPU a message beside the official client and the bare socket
+	$(BIN)/python benchmarks/run.py $(BENCH)
+
+lint: build ## ruff, mypy (strict) and cython-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint src
+
+debug: ## the test suite on a build with assertions, poisoned buffers and live counters
+	rm -rf build/debug && mkdir -p build/debug
+	git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C build/debug
+	PULSAR_FAST_DEBUG=1 $(MAKE) -C build/debug test
+
+wire: build ## regenerate the protobuf module from the .proto
+	$(BIN)/python -m pulsar_fast.wire.generate
+
+clean: ## remove what was built
+	rm -rf .venv build dist *.egg-info pulsar_fast/*.so src/pulsar_fast/_core.c benchmarks/bin
