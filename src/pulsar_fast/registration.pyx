@@ -1,0 +1,248 @@
+"""The producer as one connection knows it: frames its batches, and matches answers to what it has begun."""
+
+cdef enum:
+    FIRST_SLOTS = 64
+
+
+class FrameError(ValueError):
+    """The peer broke the protocol; the connection cannot go on."""
+
+
+@cython.final
+cdef class Registration:
+    """One successful `Producer` command. Only the loop's thread uses it.
+
+    `too_big(size, limit)` makes the error for a message that exceeds what this broker takes.
+    """
+
+    def __cinit__(
+        self, PendingQueue queue not None, Channel channel not None, uint64_t producer_id, bytes producer_name not None,
+        bytes schema_version not None, size_t max_message_size, bint persistent, too_big,
+    ):
+        self.queue = queue
+        self.channel = channel
+        self.pool = queue.pool
+        self.producer_id = producer_id
+        self.producer_name = producer_name
+        self.schema_version = schema_version
+        self.max_message_size = max_message_size
+        self.persistent = persistent
+        self.too_big_error = too_big
+        self.slots = <Slot*>malloc(FIRST_SLOTS * sizeof(Slot))
+        if self.slots is NULL:
+            raise MemoryError()
+        self.slot_capacity = FIRST_SLOTS
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    def too_big(self, size_t size):
+        return self.too_big_error(size, self.max_message_size)
+
+    # --- slots in flight
+
+    cdef inline Slot* slot_at(self, size_t index) noexcept:
+        return self.slots + ((self.slot_head + index) & (self.slot_capacity - 1))
+
+    cdef int add_slot(self, Batch* batch) except -1:
+        cdef Slot* larger
+        cdef Slot* slot
+        if self.slot_count == self.slot_capacity:
+            larger = <Slot*>malloc(2 * self.slot_capacity * sizeof(Slot))
+            if larger is NULL:
+                raise MemoryError()
+            for index in range(self.slot_count):
+                larger[index] = self.slot_at(index)[0]
+            free(self.slots)
+            self.slots = larger
+            self.slot_capacity *= 2
+            self.slot_head = 0
+        slot = self.slot_at(self.slot_count)
+        slot.lowest_id = batch.lowest_id
+        slot.highest_id = batch.highest_id
+        slot.batch = batch
+        self.slot_count += 1
+        return 0
+
+    cdef void remove_slot(self, size_t index) noexcept:
+        while index:  # close the gap from the front: it is nearly always the first slot
+            self.slot_at(index)[0] = self.slot_at(index - 1)[0]
+            index -= 1
+        self.slot_head = (self.slot_head + 1) & (self.slot_capacity - 1)
+        self.slot_count -= 1
+
+    def slots_in_flight(self):
+        """How many frames the broker may still answer."""
+        return self.slot_count
+
+    # --- framing
+
+    cdef int describe(self, Batch* batch, FrameHeader* header) except -1:
+        cdef SingleMetadata first
+        memset(header, 0, sizeof(FrameHeader))
+        header.producer_id = self.producer_id
+        header.sequence_id = batch.lowest_id
+        header.highest_sequence_id = batch.highest_id
+        header.publish_time_ms = batch.publish_time_ms
+        header.producer_name = PyBytes_AS_STRING(self.producer_name)
+        header.producer_name_size = PyBytes_GET_SIZE(self.producer_name)
+        header.schema_version = PyBytes_AS_STRING(self.schema_version)
+        header.schema_version_size = PyBytes_GET_SIZE(self.schema_version)
+        if batch.alone:
+            header.head = batch.bytes + batch.start - batch.alone_head
+            header.head_size = batch.alone_head
+            header.tail_size = batch.alone_tail
+        else:
+            if read_single(batch.bytes + batch.start, batch.end - batch.start, &first) < 0:
+                raise RuntimeError("an entry of a batch cannot be read back")
+            header.messages = batch.count
+            header.partition_key = first.partition_key
+            header.partition_key_size = first.partition_key_size
+            header.ordering_key = first.ordering_key
+            header.ordering_key_size = first.ordering_key_size
+        header.payload_size = batch.end - batch.start - header.tail_size
+        return 0
+
+    cdef bint fits(self, Batch* batch) except -1:
+        cdef FrameHeader header
+        self.describe(batch, &header)
+        return frame_metadata_size(&header) + header.payload_size <= self.max_message_size
+
+    cdef int frame(self, Batch* batch) except -1:
+        """Write the frame around the body, once."""
+        cdef FrameHeader header
+        cdef size_t capacity = 0
+        cdef char* after
+        if batch.header is not NULL:
+            return 0
+        self.describe(batch, &header)
+        batch.header_size = frame_header_size(&header)
+        batch.header = self.pool.take(batch.header_size, &capacity)
+        after = put_frame_header(batch.header, &header)
+        if after != batch.header + batch.header_size:
+            raise RuntimeError("a frame header is not as long as computed")
+        return seal_frame_header(
+            batch.header, batch.header_size, frame_metadata_size(&header) - header.tail_size,
+            batch.bytes + batch.start, batch.end - batch.start,
+        )
+
+    cdef int began(self, Batch* batch) except -1:
+        """The first byte of a frame has been written: its bytes are fixed, and the broker may answer it."""
+        if self.queue.unsent is not batch or self.stopped:
+            raise RuntimeError("a frame begins out of its turn")
+        self.add_slot(batch)
+        batch.begun = True
+        self.queue.unsent = batch.next
+        return 0
+
+    cdef void forget(self, Batch* batch) noexcept:
+        """All messages of a frame have expired; its slot stays for the late answer."""
+        for index in range(self.slot_count):
+            if self.slot_at(index).batch is batch:
+                self.slot_at(index).batch = NULL
+                return
+
+    def offer(self):
+        """There may be something to write: take part in the next writes of the channel."""
+        if self.queue.unsent is not NULL and not self.stopped and not self.is_ready:
+            self.is_ready = True
+            self.channel.ready.append(self)
+
+    def stop(self):
+        """Begin nothing more; answers to what has begun still count."""
+        self.stopped = True
+
+    def end(self):
+        """The registration is over: its channel knows it no longer."""
+        self.stopped = True
+        self.slot_count = 0
+        self.channel.remove_registration(self)
+
+    # --- answers
+
+    cdef int on_receipt(self, const Receipt* receipt) except -1:
+        """Complete the slot with that id. Raises `FrameError` when something before it was lost."""
+        cdef int64_t sequence_id = <int64_t>receipt.sequence_id
+        cdef bint nowhere = not receipt.has_position or (
+            receipt.ledger_id == <uint64_t>-1 and receipt.entry_id == <uint64_t>-1
+        )
+        cdef size_t index
+        for index in range(self.slot_count):
+            if self.slot_at(index).lowest_id == sequence_id:
+                break
+        else:
+            if self.persistent and self.slot_count and sequence_id > self.highest_in_flight():
+                raise FrameError(f"a receipt for sequence id {sequence_id}, which is above all that were sent")
+            self.queue.late += 1
+            return 0
+        if index and self.persistent and not nowhere:
+            raise FrameError(
+                f"a receipt for sequence id {sequence_id} while {self.slot_at(0).lowest_id} waits: frames were lost"
+            )
+        self.complete_slot(index, receipt, nowhere)
+        return 0
+
+    cdef int64_t highest_in_flight(self) noexcept:
+        cdef int64_t highest = -1
+        for index in range(self.slot_count):
+            highest = max(highest, self.slot_at(index).highest_id)
+        return highest
+
+    cdef void complete_slot(self, size_t index, const Receipt* receipt, bint nowhere) noexcept:
+        cdef Batch* batch = self.slot_at(index).batch
+        cdef Answer answer
+        self.remove_slot(index)
+        if batch is NULL:
+            self.queue.late += 1
+            return
+        if nowhere and self.persistent:
+            self.queue.duplicates += batch.count - batch.answered
+        elif nowhere:
+            self.queue.dropped += batch.count - batch.answered
+        answer.result = <PyObject*>self.queue.result_ok
+        answer.error = NULL
+        answer.ledger_id = -1 if nowhere else <int64_t>receipt.ledger_id
+        answer.entry_id = -1 if nowhere else <int64_t>receipt.entry_id
+        answer.partition = -1 if nowhere else self.queue.partition
+        self.queue.finish(batch, &answer)
+
+    def has_slot(self, int64_t sequence_id):
+        """Whether a frame with that highest sequence id waits for its answer (what a `SendError` names)."""
+        return self.find_refused(sequence_id) < self.slot_count
+
+    cdef size_t find_refused(self, int64_t sequence_id) noexcept:
+        cdef size_t index
+        for index in range(self.slot_count):
+            if self.slot_at(index).highest_id == sequence_id:
+                return index
+        return self.slot_count
+
+    def fail_slot(self, int64_t sequence_id, error not None):
+        """The broker refused the frame with that highest sequence id: fail its messages, and only them."""
+        cdef size_t index = self.find_refused(sequence_id)
+        cdef Batch* batch
+        if index == self.slot_count:
+            self.queue.late += 1
+            return
+        batch = self.slot_at(index).batch
+        self.remove_slot(index)
+        if batch is NULL:
+            self.queue.late += 1
+        else:
+            self.queue.fail(batch, error)
+
+    def is_intact(self, int64_t sequence_id):
+        """Whether the bytes of the frame with that highest sequence id still agree with their checksum."""
+        cdef size_t index = self.find_refused(sequence_id)
+        cdef Batch* batch
+        cdef FrameHeader header
+        cdef char* covered
+        cdef uint32_t crc
+        if index == self.slot_count or self.slot_at(index).batch is NULL:
+            return True
+        batch = self.slot_at(index).batch
+        self.describe(batch, &header)
+        covered = batch.header + batch.header_size - (frame_metadata_size(&header) - header.tail_size) - 4
+        crc = crc32c(0, covered, batch.header + batch.header_size - covered)
+        crc = crc32c(crc, batch.bytes + batch.start, batch.end - batch.start)
+        return crc == read_u32(covered - 4)

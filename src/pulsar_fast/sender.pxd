@@ -1,0 +1,37 @@
+cdef class Sender:
+    """The application's end of a producer: checks arguments, encodes, hands over to the accumulator."""
+    cdef readonly Accumulator _accumulator   # fixed
+    cdef readonly bint _blocks               # block_if_queue_full; fixed
+
+    cpdef size_t _offer(
+        self, RoomWaiter reserved, target, content, properties, partition_key, ordering_key, sequence_id,
+        replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after
+    ) except? 0
+    cdef Verdict submit(
+        self, PyObject* target, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        disable_replication, event_timestamp, deliver_at, deliver_after, RoomWaiter reserved, size_t* wanted
+    ) except *
+    cdef Verdict append_content(
+        self, content, Fields* fields, PyObject* target, int64_t index, RoomWaiter reserved, size_t* wanted
+    ) except *
+
+
+@cython.final
+cdef class Feed:
+    """One `send_many` call under way."""
+    # all of it belongs to the thread (or task) that feeds
+    cdef Sender sender
+    cdef object items          # iterator over the input
+    cdef object element        # taken from the input, but waiting for room
+    cdef bint holds_element
+    cdef SendHandle handle
+    cdef list encoded          # bytes that the fields below point into
+    cdef Fields[2] batched     # of a message in a batch; the second one of a tombstone
+    cdef Fields[2] alone       # likewise outside of a batch
+
+    cdef bytes encode_once(
+        self, Fields* fields, bint alone, bint tombstone, properties, partition_key, ordering_key,
+        int64_t event_time, replication_clusters, bint disable_replication
+    )
+    cdef bint next_element(self) except -1
+    cdef Verdict append(self, RoomWaiter reserved, size_t* wanted) except *
