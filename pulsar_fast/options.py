@@ -1,0 +1,217 @@
+"""The options of clients and producers, and what each of them accepts.
+
+Names and defaults are those of the official client. Its options that are not built yet are accepted
+with their default only, so that code which spells them out keeps working and nothing is ignored.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+
+__all__ = ["ClientOptions", "ProducerOptions"]
+
+_MAX_INT = 2**31 - 1
+_MAX_LONG = 2**63 - 1
+
+# A check takes an option's name and value, and raises TypeError or ValueError naming the option.
+_Check = Callable[[str, Any], None]
+_OptionsT = TypeVar("_OptionsT", bound="_Options")
+
+
+def _type_error(name: str, expected: str, value: object) -> TypeError:
+    return TypeError(f"{name} must be {expected}, not {type(value).__name__}")
+
+
+def _integer(low: int, high: int = _MAX_INT) -> _Check:
+    def check(name: str, value: object) -> None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _type_error(name, "an int", value)
+        if not low <= value <= high:
+            raise ValueError(f"{name} must be from {low} to {high}, not {value}")
+
+    return check
+
+
+def _seconds(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise _type_error(name, "a number of seconds (int or float)", value)
+    if value != value:
+        raise TypeError(f"{name} must be a number of seconds (int or float), not NaN")
+    if not 0 < value <= _MAX_INT:
+        raise ValueError(f"{name} must be above 0 and at most {_MAX_INT}, not {value}")
+
+
+def _boolean(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise _type_error(name, "a bool", value)
+
+
+def _text(name: str, value: object) -> None:
+    _utf8(name, value)
+    if not value:
+        raise ValueError(f"{name} must not be empty")
+
+
+def _utf8(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise _type_error(name, "a str", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} holds a surrogate, which UTF-8 cannot carry") from None
+
+
+def _properties(name: str, value: object) -> None:
+    if not isinstance(value, dict):
+        raise _type_error(name, "a dict of str to str", value)
+    for key, text in value.items():
+        _utf8(f"{name}: the key {key!r}", key)
+        _utf8(f"{name}[{key!r}]", text)
+
+
+def _logger(name: str, value: object) -> None:
+    if not isinstance(value, logging.Logger):
+        raise _type_error(name, "a logging.Logger", value)
+
+
+def _or_none(check: _Check) -> _Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _checked_by(check: _Check) -> dict[str, _Check]:
+    return {"check": check}
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options that check themselves, each by the check in its field's metadata."""
+
+    _UNSUPPORTED: ClassVar[Mapping[str, object]]
+    """The official client's other arguments, with the only value accepted: its default."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            option.metadata["check"](option.name, getattr(self, option.name))
+
+    @classmethod
+    def from_arguments(cls: type[_OptionsT], **arguments: Any) -> _OptionsT:
+        """The options among the arguments of a call that follows the official client's signature.
+
+        Raises TypeError for an unknown argument or a value of the wrong type, ValueError for one out of
+        range, and NotImplementedError for an argument that is not supported yet and not at its default.
+        """
+        known = {option.name for option in fields(cls)}
+        for name, value in arguments.items():
+            if name in known:
+                continue
+            if name not in cls._UNSUPPORTED:
+                raise TypeError(f"unexpected argument {name!r}")
+            default = cls._UNSUPPORTED[name]
+            if type(value) is not type(default) or value != default:  # 0 and False are not each other
+                raise NotImplementedError(
+                    f"{name} is not supported yet: leave it at its default, {default!r}"
+                )
+        return cls(**{name: value for name, value in arguments.items() if name in known})
+
+
+@dataclass(frozen=True)
+class ClientOptions(_Options):
+    """The checked options of a client."""
+
+    operation_timeout_seconds: float = field(default=30, metadata=_checked_by(_seconds))
+    """How long creating a producer, a look-up or closing may take."""
+    connection_timeout_ms: int = field(default=10000, metadata=_checked_by(_integer(1)))
+    """How long a connection may take, name resolution and handshake included."""
+    keep_alive_interval_seconds: float = field(default=30, metadata=_checked_by(_seconds))
+    """Between two pings; a connection that is silent for twice as long is given up."""
+    logger: logging.Logger | None = field(default=None, metadata=_checked_by(_or_none(_logger)))
+    """Where the client logs; None: the logger named `pulsar_fast`."""
+    memory_limit_bytes: int = field(default=64 * 1024 * 1024, metadata=_checked_by(_integer(0, _MAX_LONG)))
+    """Bounds the bytes of all pending messages of the client; 0: no bound."""
+    listener_name: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
+    """Which of the brokers' advertised listeners to connect to."""
+    initial_backoff_interval_ms: int = field(default=100, metadata=_checked_by(_integer(1)))
+    """Before the second attempt to reconnect; doubled for each further one."""
+    max_backoff_interval_ms: int = field(default=10000, metadata=_checked_by(_integer(1)))
+    """Bounds the time between two attempts to reconnect."""
+
+    _UNSUPPORTED = {
+        "authentication": None,
+        "io_threads": 1,
+        "message_listener_threads": 1,
+        "concurrent_lookup_requests": 50000,
+        "log_conf_file_path": None,
+        "stats_interval_in_seconds": 600,
+        "use_tls": False,
+        "tls_trust_certs_file_path": None,
+        "tls_allow_insecure_connection": False,
+        "tls_validate_hostname": False,
+        "tls_private_key_file_path": None,
+        "tls_certificate_file_path": None,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.initial_backoff_interval_ms > self.max_backoff_interval_ms:
+            raise ValueError(
+                f"initial_backoff_interval_ms ({self.initial_backoff_interval_ms}) must not be above "
+                f"max_backoff_interval_ms ({self.max_backoff_interval_ms})"
+            )
+
+
+@dataclass(frozen=True)
+class ProducerOptions(_Options):
+    """The checked options of a producer."""
+
+    producer_name: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
+    """Unique on the topic; None: the broker chooses one."""
+    # One below the most that the broker's signed counter holds: the first message has the next id.
+    initial_sequence_id: int | None = field(
+        default=None, metadata=_checked_by(_or_none(_integer(0, _MAX_LONG - 1)))
+    )
+    """The first message has the id after this one; None: the broker's last one counts."""
+    send_timeout_millis: int = field(default=30000, metadata=_checked_by(_integer(0)))
+    """From the call of `send` to the failure of an unacknowledged message; 0: never."""
+    max_pending_messages: int = field(default=1000, metadata=_checked_by(_integer(0)))
+    """How many messages may wait for their acknowledgement; 0: no bound."""
+    block_if_queue_full: bool = field(default=False, metadata=_checked_by(_boolean))
+    """Whether `send` waits for room or fails with `ProducerQueueIsFull`."""
+    batching_enabled: bool | None = field(default=None, metadata=_checked_by(_or_none(_boolean)))
+    """None: not passed, which batches too, but by key once a message has a key."""
+    batching_max_messages: int = field(default=1000, metadata=_checked_by(_integer(2)))
+    """A batch of so many messages is sent at once."""
+    batching_max_allowed_size_in_bytes: int = field(default=128 * 1024, metadata=_checked_by(_integer(1)))
+    """A batch of so many bytes is sent at once."""
+    batching_max_publish_delay_ms: int = field(default=10, metadata=_checked_by(_integer(0)))
+    """How long a batch waits for further messages."""
+    properties: dict[str, str] | None = field(default=None, metadata=_checked_by(_or_none(_properties)))
+    """Shown by the broker in the topic's statistics."""
+
+    _UNSUPPORTED = {
+        "schema": None,
+        "compression_type": CompressionType.NONE,
+        "max_pending_messages_across_partitions": 50000,
+        "chunking_enabled": False,
+        "message_routing_mode": PartitionsRoutingMode.RoundRobinDistribution,
+        "lazy_start_partitioned_producers": False,
+        "batching_type": BatchingType.Default,
+        "encryption_key": None,
+        "crypto_key_reader": None,
+        "access_mode": ProducerAccessMode.Shared,
+        "message_router": None,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.properties is not None:  # the caller may go on changing its own
+            object.__setattr__(self, "properties", dict(self.properties))
+
+    @classmethod
+    def from_arguments(cls: type[_OptionsT], **arguments: Any) -> _OptionsT:
+        # Payloads are bytes, so the schema that passes bytes through, whoever wrote it, is none at all.
+        if type(arguments.get("schema")).__name__ == "BytesSchema":
+            arguments["schema"] = None
+        return super().from_arguments(**arguments)
