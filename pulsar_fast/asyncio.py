@@ -1,0 +1,321 @@
+"""The asyncio API: the same client and producer on the caller's own event loop."""
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ._core import Feed, MessageId, RoomWaiter, SendFuture, SendHandle, fork_count
+from .client_core import ClientCore
+from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from .exceptions import MemoryBufferIsFull, PulsarException, Timeout
+from .options import ClientOptions, ProducerOptions
+from .producer_base import BaseProducer
+from .result import Result
+from .service_url import ServiceUrl
+from .topic_name import TopicName
+from .topic_producer import State, TopicProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined]
+
+__all__ = [
+    "BatchingType",
+    "Client",
+    "CompressionType",
+    "MessageId",
+    "PartitionsRoutingMode",
+    "Producer",
+    "ProducerAccessMode",
+    "PulsarException",
+    "Result",
+]
+
+
+class Producer(BaseProducer):
+    """Sends messages to one topic; made by `Client.create_producer`, used on the loop where that was awaited."""
+
+    def __init__(self, core: TopicProducer, block_if_queue_full: bool, timeout: float | None) -> None:
+        self._core = core
+        self._loop = asyncio.get_running_loop()
+        self._send_timeout = timeout
+
+    def __new__(cls, core: TopicProducer, block_if_queue_full: bool, timeout: float | None) -> "Producer":
+        return super().__new__(cls, core.accumulator, block_if_queue_full)
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("this producer belongs to another event loop: use it on the one that created it")
+
+    def send(
+        self,
+        content: "Buffer | None",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> SendFuture:
+        """Send a message; awaiting what is returned gives its `MessageId`, or raises what went wrong.
+
+        Arguments as in `send_async`. The message is accepted by the call itself, so that messages go in the order
+        of the calls and `flush` covers them, awaited or not. With `block_if_queue_full` it keeps its place while it
+        waits for room, at most the send timeout. Cancelling withdraws it only while it waits for room.
+        """
+        self._check_loop()
+        future = SendFuture(self._loop)
+        arguments = (
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        wanted = self._offer(None, future, *arguments)
+        if wanted:
+            self._send_when_there_is_room(wanted, future, *arguments)
+        return future
+
+    def send_many(
+        self,
+        payloads: "Iterable[Buffer | None]",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        event_timestamp: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+    ) -> SendHandle:
+        """Send every element of an iterable as a message; awaiting the handle waits for all of them.
+
+        As much as there is room for is taken by the call itself, the rest as room comes, in its place before later
+        sends. The other arguments hold for all messages and are checked at once.
+        """
+        self._check_loop()
+        handle = SendHandle(self._accumulator.mark, self._loop)
+        feed = Feed(
+            self,
+            payloads,
+            handle,
+            properties,
+            partition_key,
+            ordering_key,
+            event_timestamp,
+            replication_clusters,
+            disable_replication,
+        )
+        try:
+            self._feed(feed, handle, feed.run())
+        except BaseException as error:
+            handle._end_input()
+            error.handle = handle  # type: ignore[attr-defined]
+            raise
+        return handle
+
+    def _feed(self, feed: Feed, handle: SendHandle, wanted: int) -> None:
+        if not wanted:
+            handle._end_input()
+            return
+
+        def go_on() -> None:
+            try:
+                self._feed(feed, handle, feed.run(waiter))
+            except Exception as error:
+                handle._refuse(error)
+                handle._end_input()
+
+        waiter = RoomWaiter(wanted, go_on)
+        self._queue_up(waiter)
+
+    def _queue_up(self, waiter: RoomWaiter) -> None:
+        try:
+            self._accumulator.wait_for_room(waiter)
+        except MemoryError as error:
+            raise MemoryBufferIsFull(str(error)) from None
+
+    def _send_when_there_is_room(self, wanted: int, target: object, content: Any, *arguments: Any) -> None:
+        if content is not None and type(content) is not bytes:
+            content = bytes(content)  # what it holds now is what is sent
+        timer: asyncio.TimerHandle | None = None
+
+        def go_on() -> None:
+            if timer is not None:
+                timer.cancel()
+            if isinstance(target, SendFuture) and target.cancelled():
+                self._accumulator.stop_waiting(waiter)
+                return
+            again = self._offer(waiter, target, content, *arguments)
+            if again:
+                self._send_when_there_is_room(again, target, content, *arguments)
+
+        def give_up() -> None:
+            self._accumulator.stop_waiting(waiter)
+            self._answer(target, Timeout(f"waiting for room for {self._send_timeout:g} s"))
+
+        waiter = RoomWaiter(wanted, go_on)
+        if self._send_timeout is not None:
+            timer = self._loop.call_later(self._send_timeout, give_up)
+        try:
+            self._queue_up(waiter)
+        except PulsarException as error:
+            if timer is not None:
+                timer.cancel()
+            self._answer(target, error)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send what is batched and wait until every message accepted before this call is answered.
+
+        `timeout` in seconds. Raises the first error among them, and `Timeout`.
+        """
+        self._check_loop()
+        try:
+            await asyncio.wait_for(self._core.flush(self._accumulator.mark()), timeout)
+        except asyncio.TimeoutError as error:
+            if isinstance(error, PulsarException):
+                raise
+            raise Timeout(f"Producer.flush() took longer than {timeout:g} s") from None
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Accept nothing more, send and await what was accepted, then leave the broker; a second call does nothing.
+
+        Waits at most until the latest deadline of a message, the client's operation timeout or `timeout` (seconds),
+        whichever is first; what is left then gets `AlreadyClosed`.
+        """
+        self._check_loop()
+        await self._core.close(timeout)
+
+    async def __aenter__(self) -> "Producer":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is None or core.state is State.CLOSED or self._accumulator.forks != fork_count():
+            return
+        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(core.close_soon)
+
+
+class Client:
+    """A connection to a Pulsar cluster, for producing from coroutines; `async with` closes it.
+
+    Arguments as in `pulsar_fast.Client`. It belongs to the event loop on which it is first used.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: object = None,
+        operation_timeout_seconds: float = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = False,
+        logger: logging.Logger | None = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        keep_alive_interval_seconds: float = 30,
+        memory_limit_bytes: int = 64 * 1024 * 1024,
+        initial_backoff_interval_ms: int = 100,
+        max_backoff_interval_ms: int = 10000,
+    ) -> None:
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
+        self._options = ClientOptions.from_arguments(**arguments)
+        self._url = ServiceUrl.parse(service_url)
+        self._core: ClientCore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forks = fork_count()
+
+    def _here(self) -> ClientCore:
+        """The core, on the loop that it belongs to."""
+        if fork_count() != self._forks:
+            raise RuntimeError("this client was created before os.fork(): create the client after the fork")
+        loop = asyncio.get_running_loop()
+        if self._core is None:
+            self._core = ClientCore(self._url, self._options)
+            self._loop = loop
+        if self._loop is not loop:
+            raise RuntimeError("this client belongs to another event loop: create one for each loop")
+        return self._core
+
+    async def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: object = None,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool | None = None,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: dict[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: object = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: object = None,
+    ) -> Producer:
+        """Register a producer on a topic. Arguments and errors as in `pulsar_fast.Client.create_producer`."""
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "topic")}
+        options = ProducerOptions.from_arguments(**arguments)
+        name = TopicName.parse(topic)
+        core = await self._here().create_producer(name, options)
+        timeout = options.send_timeout_millis / 1000 if options.send_timeout_millis else None
+        return Producer(core, options.block_if_queue_full, timeout)
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """Complete names of the partitions of a topic; of the topic itself if it has none."""
+        name = TopicName.parse(topic)
+        count = await self._here().partitions_of(name)
+        return [name.partition_name(index) for index in range(count)] or [name.full]
+
+    async def close(self) -> None:
+        """Close every producer, which waits for what it has accepted, then all connections; idempotent."""
+        await self._here().close()
+
+    def shutdown(self) -> None:
+        """End at once: what is pending fails with `AlreadyClosed`; idempotent."""
+        self._here().shut_down()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        raise TypeError("a client cannot be pickled: create one in each process")

@@ -1,0 +1,156 @@
+"""The synchronous client."""
+
+import logging
+import warnings
+from types import TracebackType
+from typing import Any
+
+from ._core import fork_count
+from .client_core import ClientCore
+from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from .loop_thread import LoopThread, on_loop
+from .options import ClientOptions, ProducerOptions
+from .producer import Producer
+from .service_url import ServiceUrl
+from .topic_name import TopicName
+
+__all__ = ["Client"]
+
+
+class Client:
+    """A connection to a Pulsar cluster, for producing. As a context manager it closes itself.
+
+    service_url: `pulsar://host[:port][,host[:port]...]`; IPv6 literals in brackets, port 6650 by default.
+    operation_timeout_seconds: creating a producer, look-ups, closing. Default 30.
+    connection_timeout_ms: name resolution, TCP and handshake of one connection. Default 10000.
+    keep_alive_interval_seconds: between pings; a broker silent for two of them is given up. Default 30.
+    logger: a `logging.Logger`; default the one named `pulsar_fast`.
+    memory_limit_bytes: bytes of all messages without an answer; 0 for no limit. Default 64 MiB.
+    listener_name: which advertised listener of the brokers to use.
+    initial_backoff_interval_ms, max_backoff_interval_ms: between attempts to reconnect. Defaults 100 and 10000.
+
+    The other arguments are those of the official client. They are accepted with their defaults only, and raise
+    `NotImplementedError` otherwise. Raises `ValueError` or `TypeError` naming the argument; connects only when
+    the first producer is created. Any thread may use a client.
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: object = None,
+        operation_timeout_seconds: float = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = False,
+        logger: logging.Logger | None = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        keep_alive_interval_seconds: float = 30,
+        memory_limit_bytes: int = 64 * 1024 * 1024,
+        initial_backoff_interval_ms: int = 100,
+        max_backoff_interval_ms: int = 10000,
+    ) -> None:
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
+        options = ClientOptions.from_arguments(**arguments)
+        url = ServiceUrl.parse(service_url)
+        self._thread = LoopThread(lambda: ClientCore(url, options))
+
+    def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: object = None,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool | None = None,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: dict[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: object = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: object = None,
+    ) -> Producer:
+        """Register a producer on a topic and wait until the broker has accepted it.
+
+        topic: `name`, `tenant/namespace/name` or a complete `persistent://` or `non-persistent://` name.
+        producer_name: default chosen by the broker. initial_sequence_id: the first message gets the one after it.
+        send_timeout_millis: from the call to the failure of a message without a receipt, 0 for never.
+        max_pending_messages: messages without an answer, 0 for no limit. block_if_queue_full: wait for room
+            (in order of arrival, at most the send timeout) instead of failing with `ProducerQueueIsFull`.
+        batching_enabled: by default on, with only messages of one key in a batch as soon as keys are given; True
+            batches all of them; False sends each message on its own. batching_max_messages,
+            batching_max_allowed_size_in_bytes (bytes), batching_max_publish_delay_ms (ms): what ends a batch.
+        properties: of the producer, dict of str to str.
+
+        The other arguments are those of the official client; they raise `NotImplementedError` unless at their
+        default. Raises `ValueError` or `TypeError` naming the argument before anything is sent, what the broker
+        refuses, and the last connection error once the operation timeout has passed.
+        """
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "topic")}
+        options = ProducerOptions.from_arguments(**arguments)
+        name = TopicName.parse(topic)
+        core = self._thread.call("Client.create_producer()", self._core.create_producer(name, options))
+        timeout = options.send_timeout_millis / 1000 if options.send_timeout_millis else None
+        return Producer(self, core, options.block_if_queue_full, timeout)
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """Complete names of the partitions of a topic; of the topic itself if it has none."""
+        name = TopicName.parse(topic)
+        count = self._thread.call("Client.get_topic_partitions()", self._core.partitions_of(name))
+        return [name.partition_name(index) for index in range(count)] or [name.full]
+
+    @property
+    def _core(self) -> ClientCore:
+        self._thread.check_process()
+        return self._thread.core
+
+    def close(self) -> None:
+        """Close every producer, which waits for what it has accepted, then all connections; idempotent."""
+        self._finish("Client.close()", self._core.close())
+
+    def shutdown(self) -> None:
+        """End at once: what is pending fails with `AlreadyClosed`; idempotent."""
+        self._finish("Client.shutdown()", on_loop(self._core.shut_down))
+
+    def _finish(self, what: str, work: Any) -> None:
+        if self._core.closed:
+            work.close()
+        else:
+            self._thread.call(what, work)
+        self._thread.stop()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        raise TypeError("a client cannot be pickled: create one in each process")
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)
+        if thread is None or thread.core.closed or thread._forks != fork_count():
+            return
+        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        thread.begin_stop(thread.core.close())

@@ -1,0 +1,174 @@
+"""The loop's side of a client: what its producers share."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ._core import Budget, BufferPool, Clock, Waker
+from .backoff import Backoff
+from .connection import BrokerAddress
+from .connection_pool import ConnectionPool
+from .exceptions import AlreadyClosed, PulsarException, Timeout
+from .lookup import Lookup
+from .options import ClientOptions, ProducerOptions
+from .service_url import ServiceUrl
+from .topic_name import TopicName
+from .topic_producer import TopicProducer
+
+__all__ = ["ClientCore"]
+
+_T = TypeVar("_T")
+
+
+class ClientCore:
+    """Everything of a client that lives on its event loop. Made and used on that loop's thread only."""
+
+    def __init__(self, service_url: ServiceUrl, options: ClientOptions, clock: Clock | None = None) -> None:
+        self.options = options
+        self.logger = options.logger or logging.getLogger("pulsar_fast")
+        self.clock = clock or Clock()
+        self.buffers = BufferPool()
+        self.budget = Budget(options.memory_limit_bytes)
+        self.pool = ConnectionPool(self.clock, options, self.logger, self._on_reached)
+        self.lookup = Lookup(service_url, self.pool, options.listener_name)
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._wake_fds: tuple[int, int] | None = _open_wake_fds()
+        self.waker = Waker(self._wake_fds[-1])
+        self._loop.add_reader(self._wake_fds[0], self._on_wake)
+        self._producers: set[TopicProducer] = set()
+        self._creating: set[asyncio.Task[TopicProducer]] = set()
+        self._last_producer_id = 0
+
+    def next_producer_id(self) -> int:
+        self._last_producer_id += 1
+        return self._last_producer_id
+
+    def _on_wake(self) -> None:
+        if self._wake_fds is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_fds[0], 4096)
+        for producer in self.waker.take():
+            producer.turn()
+
+    def _on_reached(self, address: BrokerAddress) -> None:
+        for producer in self._producers:
+            producer.on_reached(address)
+
+    async def retried(self, what: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Attempt again, with back-off, what a retry can mend, until the operation timeout.
+
+        Raises what it cannot mend at once, and the last error when the time is up.
+        """
+        timeout = self.options.operation_timeout_seconds
+        backoff = Backoff(self.options.initial_backoff_interval_ms, self.options.max_backoff_interval_ms)
+        failure: PulsarException | None = None
+
+        async def until_it_works() -> _T:
+            nonlocal failure
+            while True:
+                try:
+                    return await attempt()
+                except PulsarException as error:
+                    if not error.retriable:
+                        raise
+                    failure = error
+                    self.logger.debug("%s: %s", what, error)
+                await asyncio.sleep(backoff.next())
+
+        try:
+            return await asyncio.wait_for(until_it_works(), timeout)
+        except asyncio.TimeoutError as error:
+            if isinstance(error, PulsarException):
+                raise
+            if failure is None:
+                raise Timeout(f"{what} took longer than {timeout:g} s") from None
+            raise type(failure)(f"{what} failed for {timeout:g} s: {failure.message}") from failure
+
+    async def create_producer(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
+        """A registered producer. Raises what keeps it from being one."""
+        self.check_open()
+        task = self._loop.create_task(self._create(topic, options))
+        self._creating.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not self.closed or not task.cancelled():
+                task.cancel()
+                raise
+            raise AlreadyClosed("the client was closed meanwhile") from None
+        finally:
+            self._creating.discard(task)
+
+    async def _create(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
+        if topic.partition < 0:
+            partitions = await self.partitions_of(topic)
+            if partitions:
+                raise NotImplementedError(
+                    f"topic {topic.full} has {partitions} partitions, which is not supported yet: "
+                    f"create a producer on each of them, as on {topic.partition_name(0)}"
+                )
+        producer = TopicProducer(self, topic, options)
+        self._producers.add(producer)
+        await producer.create()
+        return producer
+
+    async def partitions_of(self, topic: TopicName) -> int:
+        """How many partitions a topic has, 0 for one without."""
+        self.check_open()
+        return await self.retried(
+            f"looking up the partitions of {topic.full}", lambda: self.lookup.partitions_of(topic)
+        )
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise AlreadyClosed("the client is closed")
+
+    def forget(self, producer: TopicProducer) -> None:
+        self._producers.discard(producer)
+
+    async def close(self) -> None:
+        """Close all producers, which wait for what they have accepted, then all connections."""
+        if self.closed:
+            return
+        self.closed = True
+        creating = list(self._creating)
+        for task in creating:
+            task.cancel()
+        await asyncio.gather(*creating, return_exceptions=True)
+        await asyncio.gather(*(producer.close() for producer in self._producers))
+        self._release()
+
+    def shut_down(self) -> None:
+        """End at once: everything pending fails."""
+        self.closed = True
+        for task in self._creating:
+            task.cancel()
+        for producer in list(self._producers):
+            producer.shut_down()
+        self._release()
+
+    def _release(self) -> None:
+        """Close the connections and the way to wake the loop, once."""
+        if self._wake_fds is None:
+            return
+        self.pool.close()
+        self._loop.remove_reader(self._wake_fds[0])
+        for fd in set(self._wake_fds):
+            os.close(fd)
+        self._wake_fds = None
+
+
+def _open_wake_fds() -> tuple[int, int]:
+    """The ends to read and to write of something that wakes the loop; one and the same where eventfd exists."""
+    if hasattr(os, "eventfd"):
+        fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return fd, fd
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    return read, write

@@ -1,0 +1,319 @@
+"""One connection to a broker: handshake, requests and their answers, keep-alive."""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ._core import Channel, Clock, FrameError, SocketTransport, Transport
+from ._version import __version__
+from .dialer import dial
+from .exceptions import ConnectError, PulsarException, Timeout, from_server_error
+from .options import ClientOptions
+from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError, FeatureFlags
+
+__all__ = ["BrokerAddress", "Connection", "ProducerOnConnection"]
+
+PROTOCOL_VERSION = 20
+MAX_MESSAGE_SIZE = 5 * 1024 * 1024
+"""Bytes; of a broker that does not say (the default of Pulsar's `maxMessageSize`)."""
+FRAME_SLACK = 10 * 1024
+"""Bytes that a frame may be longer than the largest message (Pulsar pads by as much)."""
+
+_Reply = Callable[["BaseCommand | PulsarException"], None]
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where to dial, and which broker is meant: they differ behind a proxy."""
+
+    physical: tuple[str, int]
+    logical: tuple[str, int]
+
+    @property
+    def is_proxied(self) -> bool:
+        return self.physical != self.logical
+
+    def __str__(self) -> str:
+        text = "{}:{}".format(*self.physical)
+        return text + " (proxy of {}:{})".format(*self.logical) if self.is_proxied else text
+
+
+class ProducerOnConnection(Protocol):
+    """What a connection tells the producers on it, from inside its dispatch."""
+
+    def on_send_error(self, refusal: CommandSendError) -> None: ...
+    def on_close_producer(self, connection: "Connection", close: CommandCloseProducer) -> None: ...
+    def on_connection_lost(self, connection: "Connection", error: PulsarException) -> None: ...
+
+
+class Connection(Channel):
+    """A connection past its handshake, owned by the event loop.
+
+    Everything that can go wrong with it ends in `lose`, once: pending requests get the error, then the producers
+    on it, then whoever gave `on_lost`.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock,
+        address: BrokerAddress,
+        options: ClientOptions,
+        logger: logging.Logger,
+        on_lost: Callable[["Connection"], None],
+    ) -> None:
+        self.address = address
+        self.max_message_size = MAX_MESSAGE_SIZE
+        self.producers: dict[int, ProducerOnConnection] = {}
+        self.lost: PulsarException | None = None
+        self._loop = asyncio.get_running_loop()
+        self._now_ns = clock.now_ns
+        self._options = options
+        self._logger = logger
+        self._on_lost = on_lost
+        self._replies: dict[int, _Reply] = {}
+        self._last_request_id = 0
+        self._handshake: asyncio.Future[None] = self._loop.create_future()
+        self._watches_writing = False
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
+        self._fd = transport.socket.fileno() if isinstance(transport, SocketTransport) else -1
+
+    @classmethod
+    async def open(
+        cls,
+        address: BrokerAddress,
+        clock: Clock,
+        options: ClientOptions,
+        logger: logging.Logger,
+        on_lost: Callable[["Connection"], None],
+    ) -> "Connection":
+        """Dial and shake hands within the connection timeout. Raises `ConnectError` or what the broker answers."""
+        timeout = options.connection_timeout_ms / 1000
+        started = asyncio.get_running_loop().time()
+        sock = await dial(*address.physical, timeout)
+        self = cls(SocketTransport(sock), clock, address, options, logger, on_lost)
+        self._loop.add_reader(self._fd, self._on_readable)
+        try:
+            left = timeout - (self._loop.time() - started)
+            await asyncio.wait_for(self._shake_hands(), max(left, 0.001))
+        except asyncio.TimeoutError:
+            error = ConnectError(
+                f"{address} accepted the connection but did not answer within {timeout:g} s; "
+                "is it a Pulsar broker's binary port (6650 by default)?"
+            )
+            self.lose(error)
+            raise error from None
+        except BaseException:
+            self.lose(ConnectError(f"connecting to {address} was given up"))
+            raise
+        if self.lost is not None:  # right behind its answer
+            raise self.lost
+        logger.debug("connected to %s", address)
+        return self
+
+    async def _shake_hands(self) -> None:
+        command = BaseCommand(type=BaseCommand.CONNECT)
+        connect = command.connect
+        connect.client_version = f"pulsar_fast-{__version__}"
+        connect.protocol_version = PROTOCOL_VERSION
+        connect.auth_method_name = "none"
+        connect.feature_flags.CopyFrom(
+            FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True)
+        )
+        if self.address.is_proxied:
+            connect.proxy_to_broker_url = "{}:{}".format(*self.address.logical)
+        self.send(command)
+        await self._handshake
+        self._keep_alive_timer = self._loop.call_later(
+            self._options.keep_alive_interval_seconds, self._keep_alive
+        )
+
+    # --- commands
+
+    def send(self, command: BaseCommand) -> None:
+        """Send a command that has no answer, or whose answer somebody waits for already."""
+        body = command.SerializeToString()
+        self.send_command(struct.pack(">II", 4 + len(body), len(body)) + body)
+        self.flush()
+
+    def next_request_id(self) -> int:
+        self._last_request_id += 1
+        return self._last_request_id
+
+    def request(self, request_id: int, command: BaseCommand, on_reply: _Reply) -> None:
+        """Send a command; `on_reply` gets its answer, or an error, from inside the dispatch of that answer."""
+        if self.lost is not None:
+            on_reply(self.lost)
+            return
+        self._replies[request_id] = on_reply
+        self.send(command)
+
+    async def ask(self, request_id: int, command: BaseCommand) -> BaseCommand:
+        """Send a command and wait for its answer, at most the operation timeout."""
+        answer: asyncio.Future[BaseCommand] = self._loop.create_future()
+
+        def settle(reply: BaseCommand | PulsarException) -> None:
+            if answer.done():
+                return
+            if isinstance(reply, PulsarException):
+                answer.set_exception(reply)
+            else:
+                answer.set_result(reply)
+
+        self.request(request_id, command, settle)
+        timeout = self._options.operation_timeout_seconds
+        try:
+            return await asyncio.wait_for(answer, timeout)
+        except asyncio.TimeoutError:
+            raise Timeout(f"{self.address} did not answer within {timeout:g} s") from None
+        finally:
+            self.forget(request_id)
+
+    def forget(self, request_id: int) -> None:
+        """Nobody waits for that answer any more."""
+        self._replies.pop(request_id, None)
+
+    def flush(self) -> None:
+        """Write what waits; the rest follows when the socket takes more."""
+        try:
+            blocked = not self.write()
+        except (OSError, FrameError) as error:
+            self.lose(ConnectError(f"the connection to {self.address} was lost: {error}"))
+            return
+        if blocked != self._watches_writing and self.transport is not None:
+            self._watches_writing = blocked
+            if blocked:
+                self._loop.add_writer(self._fd, self.flush)
+            else:
+                self._loop.remove_writer(self._fd)
+
+    # --- what comes in
+
+    def take_in(self) -> None:
+        """Read and dispatch what the socket holds; the connection is lost if that fails."""
+        try:
+            alive = self.read()
+        except FrameError as error:
+            self.lose(ConnectError(f"{self.address} broke the protocol: {error}{_hint(error)}"))
+            return
+        except OSError as error:
+            self.lose(ConnectError(f"the connection to {self.address} was lost: {error.strerror or error}"))
+            return
+        if not alive:
+            self.lose(ConnectError(f"{self.address} closed the connection"))
+
+    def _on_readable(self) -> None:
+        self.take_in()
+        if self.transport is not None:
+            self.flush()
+
+    def on_command(self, body: bytes) -> None:
+        try:
+            command = BaseCommand.FromString(body)
+        except Exception as error:
+            raise FrameError(f"a command that cannot be read: {error}") from error
+        handler = self._HANDLERS.get(command.type)
+        if handler is not None:
+            handler(self, command)
+
+    def _on_connected(self, command: BaseCommand) -> None:
+        size = command.connected.max_message_size
+        if size > 0:
+            self.max_message_size = size
+        self.max_frame = max(self.max_message_size, MAX_MESSAGE_SIZE) + FRAME_SLACK
+        if not self._handshake.done():
+            self._handshake.set_result(None)
+
+    def _on_ping(self, _command: BaseCommand) -> None:
+        self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
+
+    def _on_error(self, command: BaseCommand) -> None:
+        error = from_server_error(command.error.error, command.error.message)
+        if not self._handshake.done():
+            self._handshake.set_exception(error)
+        else:
+            self._reply(command.error.request_id, error)
+
+    def _on_success(self, command: BaseCommand) -> None:
+        self._reply(command.success.request_id, command)
+
+    def _on_producer_success(self, command: BaseCommand) -> None:
+        self._reply(command.producer_success.request_id, command)
+
+    def _on_lookup_response(self, command: BaseCommand) -> None:
+        self._reply(command.lookupTopicResponse.request_id, command)
+
+    def _on_partition_metadata(self, command: BaseCommand) -> None:
+        self._reply(command.partitionMetadataResponse.request_id, command)
+
+    def _on_send_error(self, command: BaseCommand) -> None:
+        producer = self.producers.get(command.send_error.producer_id)
+        if producer is not None:
+            producer.on_send_error(command.send_error)
+
+    def _on_close_producer(self, command: BaseCommand) -> None:
+        producer = self.producers.get(command.close_producer.producer_id)
+        if producer is not None:
+            producer.on_close_producer(self, command.close_producer)
+
+    def _reply(self, request_id: int, answer: BaseCommand | PulsarException) -> None:
+        on_reply = self._replies.pop(request_id, None)
+        if on_reply is not None:
+            on_reply(answer)
+
+    _HANDLERS: dict[int, Callable[["Connection", BaseCommand], None]] = {
+        BaseCommand.CONNECTED: _on_connected,
+        BaseCommand.PING: _on_ping,
+        BaseCommand.ERROR: _on_error,
+        BaseCommand.SUCCESS: _on_success,
+        BaseCommand.PRODUCER_SUCCESS: _on_producer_success,
+        BaseCommand.LOOKUP_RESPONSE: _on_lookup_response,
+        BaseCommand.PARTITIONED_METADATA_RESPONSE: _on_partition_metadata,
+        BaseCommand.SEND_ERROR: _on_send_error,
+        BaseCommand.CLOSE_PRODUCER: _on_close_producer,
+    }
+
+    # --- life and death
+
+    def _keep_alive(self) -> None:
+        """Ping at every interval; a peer that has said nothing for two of them is gone."""
+        interval = self._options.keep_alive_interval_seconds
+        silent = (self._now_ns() - self.last_alive) / 1e9
+        if silent >= 2 * interval:
+            self.lose(ConnectError(f"{self.address} has said nothing for {silent:.1f} s"))
+            return
+        self._keep_alive_timer = self._loop.call_later(interval, self._keep_alive)
+        self.send(BaseCommand(type=BaseCommand.PING, ping={}))
+
+    def lose(self, error: PulsarException) -> None:
+        """The connection is over, for whatever reason; a second call does nothing."""
+        if self.lost is not None:
+            return
+        self.lost = error
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
+        self.close()
+        self._logger.debug("connection to %s is over: %s", self.address, error)
+        if not self._handshake.done():
+            self._handshake.set_exception(error)
+            self._handshake.exception()  # seen, also if nobody waits for it any more
+        replies, self._replies = self._replies, {}
+        for on_reply in replies.values():
+            on_reply(error)
+        producers, self.producers = self.producers, {}
+        for producer in producers.values():
+            producer.on_connection_lost(self, error)
+        self._on_lost(self)
+
+
+def _hint(error: FrameError) -> str:
+    """What the peer may be instead of a broker."""
+    if "HTTP" in str(error):
+        return "; it looks like an HTTP server: use the broker's binary port (6650 by default)"
+    return ""

@@ -1,0 +1,72 @@
+"""The connections of a client, at most one to each broker."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ._core import Clock
+from .connection import BrokerAddress, Connection
+from .exceptions import AlreadyClosed
+from .options import ClientOptions
+
+__all__ = ["ConnectionPool"]
+
+
+class ConnectionPool:
+    """Opens connections when they are asked for; whoever asks meanwhile waits for the same one.
+
+    Owned by the event loop. `on_reached(address)` hears of each new connection.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        options: ClientOptions,
+        logger: logging.Logger,
+        on_reached: Callable[[BrokerAddress], None],
+    ) -> None:
+        self._clock = clock
+        self._options = options
+        self._logger = logger
+        self._on_reached = on_reached
+        self._opening: dict[BrokerAddress, asyncio.Task[Connection]] = {}
+        self._open: dict[BrokerAddress, Connection] = {}
+        self._closed = False
+
+    async def get(self, address: BrokerAddress) -> Connection:
+        """The connection to that broker, past its handshake. Raises what kept it from being opened."""
+        if self._closed:
+            raise AlreadyClosed("the client is closed")
+        connection = self._open.get(address)
+        if connection is not None:
+            return connection
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.get_running_loop().create_task(self._connect(address))
+            opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen
+            self._opening[address] = opening
+        # One that stops waiting must not take the connection from the others.
+        return await asyncio.shield(opening)
+
+    async def _connect(self, address: BrokerAddress) -> Connection:
+        try:
+            connection = await Connection.open(
+                address, self._clock, self._options, self._logger, self._on_lost
+            )
+        finally:
+            del self._opening[address]
+        self._open[address] = connection
+        self._on_reached(address)
+        return connection
+
+    def _on_lost(self, connection: Connection) -> None:
+        if self._open.get(connection.address) is connection:
+            del self._open[connection.address]
+
+    def close(self) -> None:
+        """Close all connections, the ones under way too."""
+        self._closed = True
+        for task in self._opening.values():
+            task.cancel()
+        for connection in list(self._open.values()):
+            connection.lose(AlreadyClosed("the client is closed"))

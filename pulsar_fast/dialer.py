@@ -1,0 +1,94 @@
+"""Name resolution and TCP connections, both bounded in time."""
+
+import asyncio
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .exceptions import ConnectError
+
+__all__ = ["dial"]
+
+_Address = tuple[int, Any]  # address family and socket address
+_Resolve = Callable[[str, int], list[_Address]]
+
+
+def _resolve(host: str, port: int) -> list[_Address]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]
+
+
+async def _resolve_beside(host: str, port: int) -> list[_Address]:
+    """All addresses of a name, asked for on a daemon thread.
+
+    The executor's threads are joined at interpreter exit, and a resolver that hangs would hold that up.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[_Address]] = loop.create_future()
+
+    def tell(setter: Callable[[Any], None], value: object) -> None:
+        if not found.done():
+            setter(value)
+
+    def ask() -> None:
+        try:
+            answer = (found.set_result, _resolve(host, port))
+        except OSError as error:
+            answer = (found.set_exception, error)  # type: ignore[assignment]
+        try:
+            loop.call_soon_threadsafe(tell, *answer)
+        except RuntimeError:
+            pass  # the loop has been closed meanwhile
+
+    threading.Thread(target=ask, name=f"pulsar_fast resolver {host}", daemon=True).start()
+    return await found
+
+
+async def dial(host: str, port: int, timeout: float) -> socket.socket:
+    """A connected, non-blocking socket to `host`, any of its addresses, within `timeout` seconds.
+
+    Raises `ConnectError` that names the host and what each of its addresses answered.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    try:
+        addresses = await asyncio.wait_for(_resolve_beside(host, port), timeout)
+    except asyncio.TimeoutError:
+        raise ConnectError(f"the name {host!r} was not resolved within {timeout:g} s") from None
+    except OSError as error:
+        raise ConnectError(f"the name {host!r} cannot be resolved: {_reason(error)}") from error
+    failures: list[str] = []
+    for index, (family, address) in enumerate(addresses):
+        share = (deadline - loop.time()) / (len(addresses) - index)
+        try:
+            return await _connect(family, address, share)
+        except OSError as error:
+            failures.append(f"{address[0]}: {_reason(error)}")
+        except asyncio.TimeoutError:
+            failures.append(f"{address[0]}: no answer within {share:.1f} s")
+    raise ConnectError(f"cannot connect to {host}:{port} ({'; '.join(failures) or 'it has no address'})")
+
+
+async def _connect(family: int, address: Any, timeout: float) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop = asyncio.get_running_loop()
+        await asyncio.wait_for(loop.sock_connect(sock, address), max(timeout, 0.001))
+        if sock.getsockname() == sock.getpeername():
+            # A free port of this machine may connect to itself; nobody listens there.
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _reason(error: OSError) -> str:
+    """The system's words; asyncio puts the address in front of them, which is named already."""
+    known = isinstance(error.errno, int) and not isinstance(error, socket.gaierror)
+    return os.strerror(error.errno) if known else str(error.strerror or error)

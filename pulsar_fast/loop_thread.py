@@ -1,0 +1,145 @@
+"""The background thread that runs the event loop of a synchronous client."""
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from ._core import fork_count, mark_loop_thread, refuse_to_block, unmark_loop_thread
+from .client_core import ClientCore
+from .exceptions import AlreadyClosed, Timeout
+
+__all__ = ["LoopThread", "on_loop"]
+
+_T = TypeVar("_T")
+
+EXIT_SECONDS = 4.0
+"""How long interpreter exit waits for what is pending, over all clients."""
+
+
+class LoopThread:
+    """Runs one `ClientCore` on a loop of its own. Its methods may be called from any other thread."""
+
+    _running: "set[LoopThread]" = set()
+
+    def __init__(self, make_core: Callable[[], ClientCore]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="pulsar_fast loop", daemon=True)
+        self._forks = fork_count()
+        self._stopping = threading.Lock()
+        self._thread.start()
+        self._running.add(self)
+        try:
+            self.core = self.call("creating a client", on_loop(make_core))
+        except BaseException:
+            self.stop()
+            raise
+
+    def check_process(self) -> None:
+        """The loop runs only in the process that started it."""
+        if fork_count() != self._forks:
+            raise RuntimeError(
+                "this client was created before os.fork() and cannot be used in the child process: "
+                "create the client after the fork"
+            )
+
+    def call(self, what: str, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
+        """Run a coroutine on the loop and wait for it, at most `timeout` seconds; signals interrupt the wait.
+
+        `what` names it in errors. Raises `RuntimeError` on the loop's own thread and after a fork, `Timeout` when
+        the time is up, and whatever the coroutine raises. An interrupted or late coroutine is cancelled.
+        """
+        try:
+            self.check_process()
+            refuse_to_block(what)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            if self._loop.is_closed():
+                raise AlreadyClosed("the client is closed") from error
+            raise
+        try:
+            return future.result(timeout)
+        except concurrent.futures.CancelledError:
+            raise AlreadyClosed("the client was closed meanwhile") from None
+        except concurrent.futures.TimeoutError:
+            if future.done():  # its own error, which may be a kind of TimeoutError
+                raise
+            future.cancel()
+            raise Timeout(f"{what} took longer than {timeout:g} s") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on the loop without waiting for it."""
+        try:
+            asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # closed
+            work.close()
+
+    def stop(self) -> None:
+        """End the loop and its thread; any thread but that one, and a second call waits for the first."""
+        with self._stopping:
+            if self._loop.is_closed():
+                return
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._running.discard(self)
+
+    def begin_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a last coroutine and then end the loop, without waiting for either."""
+
+        async def last() -> None:
+            try:
+                await work
+            finally:
+                self._running.discard(self)
+                self._loop.call_soon(self._loop.stop)
+
+        self.begin(last())
+
+    @classmethod
+    def close_all(cls) -> None:
+        """At interpreter exit: give what is pending a bounded chance, then end everything."""
+        threads = [thread for thread in cls._running if thread._forks == fork_count()]
+        futures = []
+        for thread in threads:
+            with contextlib.suppress(RuntimeError):
+                futures.append(asyncio.run_coroutine_threadsafe(thread.core.close(), thread._loop))
+        concurrent.futures.wait(futures, EXIT_SECONDS)
+        for thread in threads:
+            with contextlib.suppress(Exception):
+                thread.call("shutting down", on_loop(thread.core.shut_down), 1.0)
+            thread.stop()
+
+
+atexit.register(LoopThread.close_all)
+
+
+async def on_loop(function: Callable[[], _T]) -> _T:
+    """A plain function as a coroutine, to run it on the loop."""
+    return function()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    mark_loop_thread(threading.get_ident())
+    try:
+        loop.run_forever()
+    finally:
+        unmark_loop_thread(threading.get_ident())
+        _cancel_rest(loop)
+        loop.close()
+
+
+def _cancel_rest(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

@@ -1,0 +1,186 @@
+"""The synchronous producer."""
+
+import threading
+import warnings
+from collections.abc import Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ._core import Feed, MessageId, RoomWaiter, SendHandle, SendWaiter, fork_count, refuse_to_block
+from .exceptions import MemoryBufferIsFull, ProducerQueueIsFull, PulsarException, Timeout
+from .producer_base import BaseProducer
+from .topic_producer import State, TopicProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined]
+
+    from .client import Client
+
+__all__ = ["Producer"]
+
+
+class Producer(BaseProducer):
+    """Sends messages to one topic; made by `Client.create_producer`.
+
+    Any thread may use it. Callbacks run on the client's loop thread, where calls that wait (`send`, `flush`,
+    `close`, `SendHandle.result`) raise `RuntimeError`. As a context manager it closes itself.
+    """
+
+    def __init__(self, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None) -> None:
+        self._client = client  # a producer keeps its client alive
+        self._core = core
+        self._thread = client._thread
+        self._send_timeout = timeout
+
+    def __new__(
+        cls, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+    ) -> "Producer":
+        return super().__new__(cls, core.accumulator, block_if_queue_full)
+
+    def send(
+        self,
+        content: "Buffer | None",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Send a message, at once and with whatever is batched already, and wait until the broker has stored it.
+
+        Arguments as in `send_async`. Waits at most for the send timeout; Ctrl-C interrupts. Raises what kept the
+        message from being stored, and `RuntimeError` in a callback.
+        """
+        self._thread.check_process()
+        refuse_to_block("Producer.send()")
+        waiter = SendWaiter()
+        arguments = (
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        wanted = self._offer(None, waiter, *arguments)
+        if wanted:
+            self._send_when_there_is_room(wanted, waiter, *arguments)
+        self._accumulator.mark()
+        return waiter.wait()
+
+    def send_many(
+        self,
+        payloads: "Iterable[Buffer | None]",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        event_timestamp: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+    ) -> SendHandle:
+        """Send every element of an iterable as a message; the other arguments hold for all of them.
+
+        Waits for room whatever `block_if_queue_full` says, but not for receipts: `.result()` of the returned
+        handle does. An element that cannot be sent becomes an error at its index, and the others go. If the
+        iterable itself raises (or Ctrl-C comes), what was accepted is sent and the exception carries the handle as
+        its attribute `handle`. Raises `TypeError` or `ValueError` for the other arguments before anything is taken.
+        """
+        self._thread.check_process()
+        handle = SendHandle(self._accumulator.mark)
+        feed = Feed(
+            self,
+            payloads,
+            handle,
+            properties,
+            partition_key,
+            ordering_key,
+            event_timestamp,
+            replication_clusters,
+            disable_replication,
+        )
+        try:
+            wanted = feed.run()
+            while wanted:
+                # No bound of its own: what is pending makes room at its deadlines.
+                wanted = feed.run(self._wait_for_room(wanted, None))
+        except BaseException as error:
+            error.handle = handle  # type: ignore[attr-defined]
+            raise
+        finally:
+            handle._end_input()
+        return handle
+
+    def _send_when_there_is_room(self, wanted: int, target: object, *arguments: Any) -> None:
+        try:
+            while wanted:
+                wanted = self._offer(self._wait_for_room(wanted, self._send_timeout), target, *arguments)
+        except PulsarException as error:
+            self._answer(target, error)
+
+    def _wait_for_room(self, size: int, timeout: float | None) -> RoomWaiter:
+        """Wait in order of arrival until one message and `size` bytes are reserved."""
+        try:
+            refuse_to_block("waiting for room")
+        except RuntimeError:
+            raise ProducerQueueIsFull("the queue is full, and a callback cannot wait for room") from None
+        room = threading.Lock()
+        room.acquire()
+        waiter = RoomWaiter(size, room.release)
+        try:
+            self._accumulator.wait_for_room(waiter)
+        except MemoryError as error:
+            raise MemoryBufferIsFull(str(error)) from None
+        try:
+            in_time = room.acquire(timeout=-1 if timeout is None else timeout)
+        except BaseException:
+            self._accumulator.stop_waiting(waiter)
+            raise
+        if waiter.granted:
+            return waiter
+        self._accumulator.stop_waiting(waiter)
+        if not in_time:
+            raise Timeout(f"waiting for room for {timeout:g} s")
+        return waiter  # ended: the next offer says why
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what is batched and wait until every message accepted before this call is answered.
+
+        `timeout` in seconds; None waits as long as messages live. Raises the first error among them, and `Timeout`.
+        """
+        self._thread.check_process()
+        refuse_to_block("Producer.flush()")
+        self._thread.call("Producer.flush()", self._core.flush(self._accumulator.mark()), timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Accept nothing more, send and await what was accepted, then leave the broker; a second call does nothing.
+
+        Waits at most until the latest deadline of a message, the client's operation timeout or `timeout` (seconds),
+        whichever is first; what is left then gets `AlreadyClosed`.
+        """
+        if self._core.state is State.CLOSED:
+            return
+        self._thread.call("Producer.close()", self._core.close(timeout))
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is None or core.state is State.CLOSED or self._accumulator.forks != fork_count():
+            return
+        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        self._thread.begin(core.close())

@@ -1,0 +1,56 @@
+"""What the synchronous and the asyncio producer have in common."""
+
+from ._core import Sender, Verdict, fresh_copy
+from .exceptions import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
+from .stats import ProducerStats
+from .topic_producer import TopicProducer
+
+__all__ = ["BaseProducer"]
+
+
+class BaseProducer(Sender):
+    """The names of the official client's producer that need no waiting. Any thread may call them."""
+
+    _core: TopicProducer
+
+    def topic(self) -> str:
+        """Complete name of the topic, as in `persistent://public/default/my-topic`."""
+        return self._core.topic.full
+
+    def producer_name(self) -> str:
+        """The given name, or the one that the broker has chosen."""
+        return self._core.producer_name
+
+    def last_sequence_id(self) -> int:
+        """Highest sequence id that the broker has acknowledged, -1 before the first; it never goes back."""
+        return self._core.last_sequence_id
+
+    def is_connected(self) -> bool:
+        """Whether the producer is registered at a broker right now."""
+        return self._core.is_connected
+
+    def stats(self) -> ProducerStats:
+        """Counters and latency percentiles at this moment."""
+        return self._core.stats()
+
+    def _refusal(self, verdict: int, size: int) -> BaseException:
+        accumulator = self._accumulator
+        if verdict == Verdict.ENDED:
+            assert accumulator.refusal is not None
+            return fresh_copy(accumulator.refusal)
+        if verdict == Verdict.QUEUE_FULL:
+            return ProducerQueueIsFull(
+                f"{accumulator.pending_messages} messages of {self.topic()} have no answer yet "
+                "(max_pending_messages; block_if_queue_full=True waits for room)"
+            )
+        if verdict == Verdict.MEMORY_FULL:
+            return MemoryBufferIsFull(f"no room for {size} bytes more within the client's memory_limit_bytes")
+        if verdict == Verdict.TOO_BIG:
+            return MessageTooBig(f"a message of about {size} bytes is larger than the broker takes")
+        return MemoryError(f"no memory for a message of {size} bytes")
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        raise TypeError("a producer cannot be pickled: create a client of its own in each process")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self.producer_name()!r} on {self.topic()}>"
