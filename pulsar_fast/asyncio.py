@@ -44,11 +44,14 @@ class Producer(BaseProducer):
         self._send_timeout = timeout
 
     def __new__(cls, core: TopicProducer, block_if_queue_full: bool, timeout: float | None) -> "Producer":
-        return super().__new__(cls, core.accumulator, block_if_queue_full)
+        producer: Producer = super().__new__(cls, core.accumulator, block_if_queue_full)
+        return producer
 
     def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError("this producer belongs to another event loop: use it on the one that created it")
+            raise RuntimeError(
+                "this producer belongs to another event loop: use it on the one that created it"
+            )
 
     def send(
         self,

@@ -158,6 +158,7 @@ class ClientCore:
             return
         self.pool.close()
         self._loop.remove_reader(self._wake_fds[0])
+        self.waker.close()
         for fd in set(self._wake_fds):
             os.close(fd)
         self._wake_fds = None

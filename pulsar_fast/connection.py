@@ -25,6 +25,12 @@ FRAME_SLACK = 10 * 1024
 _Reply = Callable[["BaseCommand | PulsarException"], None]
 
 
+def host_and_port(address: tuple[str, int]) -> str:
+    """As in a URL: an IPv6 literal in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True)
 class BrokerAddress:
     """Where to dial, and which broker is meant: they differ behind a proxy."""
@@ -37,8 +43,8 @@ class BrokerAddress:
         return self.physical != self.logical
 
     def __str__(self) -> str:
-        text = "{}:{}".format(*self.physical)
-        return text + " (proxy of {}:{})".format(*self.logical) if self.is_proxied else text
+        text = host_and_port(self.physical)
+        return f"{text} (proxy of {host_and_port(self.logical)})" if self.is_proxied else text
 
 
 class ProducerOnConnection(Protocol):
@@ -124,7 +130,7 @@ class Connection(Channel):
             FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True)
         )
         if self.address.is_proxied:
-            connect.proxy_to_broker_url = "{}:{}".format(*self.address.logical)
+            connect.proxy_to_broker_url = host_and_port(self.address.logical)
         self.send(command)
         await self._handshake
         self._keep_alive_timer = self._loop.call_later(
@@ -177,16 +183,20 @@ class Connection(Channel):
         self._replies.pop(request_id, None)
 
     def flush(self) -> None:
-        """Write what waits; the rest follows when the socket takes more."""
+        """Write what waits, unless the socket takes nothing now: then it follows when it does."""
+        if not self._watches_writing:
+            self._write()
+
+    def _write(self) -> None:
         try:
             blocked = not self.write()
-        except (OSError, FrameError) as error:
-            self.lose(ConnectError(f"the connection to {self.address} was lost: {error}"))
+        except OSError as error:
+            self.lose(ConnectError(f"the connection to {self.address} was lost: {error.strerror or error}"))
             return
         if blocked != self._watches_writing and self.transport is not None:
             self._watches_writing = blocked
             if blocked:
-                self._loop.add_writer(self._fd, self.flush)
+                self._loop.add_writer(self._fd, self._write)
             else:
                 self._loop.remove_writer(self._fd)
 

@@ -90,5 +90,6 @@ async def _connect(family: int, address: Any, timeout: float) -> socket.socket:
 
 def _reason(error: OSError) -> str:
     """The system's words; asyncio puts the address in front of them, which is named already."""
-    known = isinstance(error.errno, int) and not isinstance(error, socket.gaierror)
-    return os.strerror(error.errno) if known else str(error.strerror or error)
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return str(error.strerror or error)
+    return os.strerror(error.errno)

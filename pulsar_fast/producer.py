@@ -27,7 +27,9 @@ class Producer(BaseProducer):
     `close`, `SendHandle.result`) raise `RuntimeError`. As a context manager it closes itself.
     """
 
-    def __init__(self, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None) -> None:
+    def __init__(
+        self, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+    ) -> None:
         self._client = client  # a producer keeps its client alive
         self._core = core
         self._thread = client._thread
@@ -36,7 +38,8 @@ class Producer(BaseProducer):
     def __new__(
         cls, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
     ) -> "Producer":
-        return super().__new__(cls, core.accumulator, block_if_queue_full)
+        producer: Producer = super().__new__(cls, core.accumulator, block_if_queue_full)
+        return producer
 
     def send(
         self,

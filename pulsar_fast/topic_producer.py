@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import enum
-import logging
+import math
 from typing import TYPE_CHECKING
 
-from ._core import Accumulator, PendingQueue, Registration
+from ._core import Accumulator, PendingQueue, Registration, fresh_copy
 from .backoff import Backoff
 from .connection import BrokerAddress, Connection
 from .exceptions import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["State", "TopicProducer"]
 
 _NS = 1_000_000_000
+_EXPIRY_SLACK = 0.1  # seconds between a deadline and the turn that notices it, at most
 _WARNING_INTERVAL = 60 * _NS  # of messages to the log that could come for each message
 
 
@@ -96,6 +97,8 @@ class TopicProducer:
             timeout_ns=options.send_timeout_millis * 1_000_000,
         )
         self._delay_ns = options.batching_max_publish_delay_ms * 1_000_000
+        if options.send_timeout_millis:  # a batch must leave well before its messages expire
+            self._delay_ns = min(self._delay_ns, options.send_timeout_millis * 500_000)
         self._timer: asyncio.TimerHandle | None = None
         self._registration: Registration | None = None
         self._attempt: _Attempt | None = None
@@ -176,7 +179,9 @@ class TopicProducer:
         """Messages without a callback failed (called by the pending queue)."""
         self._unheard += count
         if self._may_warn("unheard"):
-            self._logger.error("%s: %d messages without a callback failed: %s", self.topic.full, self._unheard, error)
+            self._logger.error(
+                "%s: %d messages without a callback failed: %s", self.topic.full, self._unheard, error
+            )
             self._unheard = 0
 
     def callbacks_held_loop(self, seconds: float) -> None:
@@ -272,7 +277,9 @@ class TopicProducer:
             answered = True
             raise
         except asyncio.TimeoutError:
-            raise Timeout(f"{connection.address} did not answer a Producer command within {timeout:g} s") from None
+            raise Timeout(
+                f"{connection.address} did not answer a Producer command within {timeout:g} s"
+            ) from None
         finally:
             self._attempt = None
             connection.forget(attempt.request_id)
@@ -308,8 +315,8 @@ class TopicProducer:
         if isinstance(reply, PulsarException):
             attempt.fail(reply)
         elif not attempt.ended.done():
-            self._hand_over(attempt.connection, reply.producer_success)
             attempt.ended.set_result(None)
+            self._hand_over(attempt.connection, reply.producer_success)
 
     def _hand_over(self, connection: Connection, success: CommandProducerSuccess) -> None:
         """The one step from no registration to a live one."""
@@ -419,7 +426,13 @@ class TopicProducer:
     # --- the command way
 
     async def flush(self, mark: int) -> None:
-        """Wait until everything accepted before `mark` was taken is answered; raises their first error."""
+        """Wait until everything accepted before `mark` was taken is answered; raises their first error.
+
+        Of a producer that has ended, it raises why.
+        """
+        if self.state in (State.CLOSED, State.FAILED):
+            assert self.accumulator.refusal is not None
+            raise fresh_copy(self.accumulator.refusal)
         self.turn()
         answered: asyncio.Future[PulsarException | None] = self._loop.create_future()
         self._queue.when_complete(mark, answered)
@@ -443,24 +456,22 @@ class TopicProducer:
         if self.state not in (State.FAILED, State.CLOSED):
             self.state = State.CLOSING
             self.turn()
-            left = self._time_to_close(timeout)
-            if left > 0:
-                answered = self._loop.create_future()
-                self._queue.when_complete(mark, answered)
-                await asyncio.wait([answered], timeout=left)
-            await self._take_leave(max(self._time_to_close(timeout), 0.0) if timeout is not None else None)
+            bound = self._client.options.operation_timeout_seconds
+            ends = self._loop.time() + (bound if timeout is None else min(bound, timeout))
+            answered = self._loop.create_future()
+            self._queue.when_complete(mark, answered)
+            await asyncio.wait([answered], timeout=min(self._time_to_live(), ends - self._loop.time()))
+            await self._take_leave(ends)
         self._end(State.CLOSED, AlreadyClosed("the producer was closed before the broker answered"))
 
-    def _time_to_close(self, timeout: float | None) -> float:
-        bound = self._client.options.operation_timeout_seconds
-        if timeout is not None:
-            bound = min(bound, timeout)
+    def _time_to_live(self) -> float:
+        """Seconds until every pending message has been answered or has expired."""
         deadline = self._queue.last_deadline()
-        if deadline is not None:
-            bound = min(bound, (deadline - self._client.clock.now_ns()) / _NS + 0.1)
-        return bound
+        if deadline is None:
+            return math.inf
+        return (deadline - self._client.clock.now_ns()) / _NS + _EXPIRY_SLACK
 
-    async def _take_leave(self, timeout: float | None) -> None:
+    async def _take_leave(self, ends: float) -> None:
         """`CloseProducer`, whose answer comes behind those to all frames in flight."""
         self._stop_connecting()
         registration = self._registration
@@ -468,7 +479,10 @@ class TopicProducer:
             return
         registration.stop()
         with contextlib.suppress(PulsarException, asyncio.TimeoutError):
-            await asyncio.wait_for(self._ask_to_close(self._connection_of(registration)), timeout)
+            # Sent in any case: a bound that has passed leaves no time for the answer, but for the command.
+            answer = self._loop.create_task(self._ask_to_close(self._connection_of(registration)))
+            await asyncio.sleep(0)
+            await asyncio.wait_for(answer, max(ends - self._loop.time(), 0))
 
     async def _ask_to_close(self, connection: Connection) -> None:
         request_id = connection.next_request_id()

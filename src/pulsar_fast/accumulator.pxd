@@ -39,6 +39,7 @@ cdef class RoomWaiter:
     cdef readonly bint granted   # the accumulator has reserved one message and `size` bytes for it
     cdef object wake             # called without arguments, by the loop, once granted or ended
 
+
 @cython.final
 cdef class Accumulator:
     # Settings, fixed at creation.

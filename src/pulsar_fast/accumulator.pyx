@@ -80,10 +80,15 @@ cdef class Waker:
                 self.under_way = True
                 if self.fd >= 0:
                     pf_wake(self.fd)
-                else:
+                elif self.call is not None:
                     self.call()
         except BaseException:
             PyErr_WriteUnraisable(<PyObject*>self)
+
+    def close(self):
+        """Wake nobody any more: the descriptor is about to be closed, and its number may be used again."""
+        self.fd = -1
+        self.call = None
 
     def take(self):
         """Owners of the accumulators with news since the last call; the next news wakes the loop again."""
@@ -421,7 +426,7 @@ cdef class Accumulator:
         cdef int64_t left = -1
         with cython.critical_section(self):
             if self.open_batch is not NULL:
-                left = self.open_batch.opened + delay_ns - self.clock.now()
+                left = self.open_batch.opened + delay_ns - self.clock.precise()
                 if left <= 0:
                     self.seal_open()
                     left = -1

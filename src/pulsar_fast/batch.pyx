@@ -1,7 +1,7 @@
 """Batches, the memory they live in, and who holds it."""
 
 
-cdef inline void list_append(BatchList* self, Batch* batch) noexcept nogil:
+cdef void list_append(BatchList* self, Batch* batch) noexcept nogil:
     batch.next = NULL
     batch.previous = self.last
     if self.last is NULL:
@@ -11,7 +11,7 @@ cdef inline void list_append(BatchList* self, Batch* batch) noexcept nogil:
     self.last = batch
 
 
-cdef inline void list_remove(BatchList* self, Batch* batch) noexcept nogil:
+cdef void list_remove(BatchList* self, Batch* batch) noexcept nogil:
     if batch.previous is NULL:
         self.first = batch.next
     else:

@@ -1,5 +1,6 @@
 cdef enum:
     MOST_PIECES = 128          # of one gathered write
+    MOST_OFFERS = 1024         # frames and commands in it: small ones share a piece
     MOST_BYTES = 1 << 20       # offered at once
     FAIR_SHARE = 256 << 10     # bytes of one producer in a write, while others wait
     SMALL_FRAME = 2048         # bytes up to which frames are copied together: a piece costs more than the copy
@@ -31,7 +32,7 @@ cdef class Channel:
     cdef size_t staged
     cdef iovec[MOST_PIECES] pieces
     cdef int piece_count
-    cdef Offer[MOST_PIECES] offers
+    cdef Offer[MOST_OFFERS] offers
     cdef int offer_count
     cdef size_t offered
     # read side

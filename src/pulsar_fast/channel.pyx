@@ -76,7 +76,7 @@ cdef class Channel:
         if self.begun is not NULL:
             self.add_frame(self.begun, self.begun_offset)
         for command in self.commands:
-            if self.offer_count >= MOST_PIECES - 2 or self.offered > MOST_BYTES:
+            if self.piece_count >= MOST_PIECES - 2 or self.offered > MOST_BYTES:
                 return
             self.add_piece(PyBytes_AS_STRING(command) + skip, PyBytes_GET_SIZE(command) - skip, False)
             self.offers[self.offer_count].size = PyBytes_GET_SIZE(command) - skip
@@ -99,7 +99,7 @@ cdef class Channel:
         cdef size_t until = min(self.offered + limit, <size_t>MOST_BYTES)
         while (
             batch is not NULL and self.offered < until
-            and self.piece_count < MOST_PIECES - 2 and self.offer_count < MOST_PIECES
+            and self.piece_count < MOST_PIECES - 2 and self.offer_count < MOST_OFFERS
         ):
             registration.frame(batch)
             self.add_frame(batch, 0)

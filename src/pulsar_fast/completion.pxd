@@ -57,6 +57,7 @@ cdef class SendHandle:
     cdef object done              # threading.Event, set by whoever ends it
     cdef object loop              # asyncio: where futures below live; None in the synchronous API
     cdef list waiters             # asyncio futures of `await handle`; the loop thread's
+    cdef unsigned long forks      # seen by the process that made it
     cdef object hurry             # called before waiting: seals what is open
 
     cdef void complete(

@@ -3,7 +3,6 @@
 import asyncio
 import collections.abc
 import contextvars
-import sys
 import threading
 
 cdef object _NO_MESSAGE_ID = new_message_id(-1, -1, -1, -1, 0)
@@ -241,6 +240,7 @@ cdef class SendHandle:
 
     def __cinit__(self, hurry, loop=None):
         self.hurry = hurry
+        self.forks = _forks
         self._errors = {}
         self.segments = []
         self.done = threading.Event()
@@ -302,7 +302,7 @@ cdef class SendHandle:
         """Message id of the stored message with the highest index, None if there is none (yet)."""
         if not self.segments:
             return None
-        index, count, ledger, entry, partition, batch_index, batch_size = max(self.segments)
+        _, count, ledger, entry, partition, batch_index, batch_size = max(self.segments)
         return new_message_id(
             ledger, entry, partition, batch_index + count - 1 if batch_size else -1, batch_size
         )
@@ -328,6 +328,8 @@ cdef class SendHandle:
         loop's own thread, which would wait for itself.
         """
         if not self.done.is_set():
+            if self.forks != _forks:
+                raise RuntimeError(FORKED)
             refuse_to_block("SendHandle.result()")
             self.hurry()
             if not self.done.wait(timeout):
@@ -366,4 +368,3 @@ def refuse_to_block(what):
         raise RuntimeError(
             f"{what} was called on the client's own loop thread (in a callback?), where it would wait for itself"
         )
-

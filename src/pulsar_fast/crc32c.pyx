@@ -25,7 +25,7 @@ def _resolve_native():
 _resolve_native()
 
 
-cdef inline uint32_t crc32c(uint32_t crc, const char* data, size_t size) except? 0xFFFFFFFF:
+cdef uint32_t crc32c(uint32_t crc, const char* data, size_t size) except? 0xFFFFFFFF:
     if _extend is not NULL:
         return _extend(crc, <const uint8_t*>data, size)
     return google_crc32c.extend(crc, data[:size])

@@ -6,7 +6,7 @@ cdef class PendingQueue:
     cdef Budget budget
     cdef BatchList batches         # not answered yet, in order of acceptance
     cdef Batch* unsent             # first one that the live registration has not begun; NULL: all begun
-    cdef Registration registration # the live one, or None
+    cdef Registration registration  # the live one, or None
     cdef object result_ok          # Result.Ok
     cdef object observer           # hears of failures that nobody asked for: observer(count, error)
     cdef int32_t partition         # of the topic, for message ids

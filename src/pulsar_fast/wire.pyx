@@ -19,7 +19,7 @@ cdef enum:
 
 # --- writing
 
-cdef inline int varint_size(uint64_t value) noexcept nogil:
+cdef int varint_size(uint64_t value) noexcept nogil:
     cdef int size = 1
     while value >= 0x80:
         value >>= 7
@@ -27,7 +27,7 @@ cdef inline int varint_size(uint64_t value) noexcept nogil:
     return size
 
 
-cdef inline char* put_varint(char* at, uint64_t value) noexcept nogil:
+cdef char* put_varint(char* at, uint64_t value) noexcept nogil:
     while value >= 0x80:
         at[0] = <char>(value | 0x80)
         value >>= 7
@@ -74,13 +74,13 @@ cdef inline char* put_bytes_field(char* at, uint32_t number, const char* data, s
 
 # --- scratch memory
 
-cdef inline void scratch_open(Scratch* self) noexcept nogil:
+cdef void scratch_open(Scratch* self) noexcept nogil:
     self.bytes = self.inline_bytes
     self.size = 0
     self.capacity = sizeof(self.inline_bytes)
 
 
-cdef inline void scratch_close(Scratch* self) noexcept nogil:
+cdef void scratch_close(Scratch* self) noexcept nogil:
     if self.bytes != self.inline_bytes:
         free(self.bytes)
 
@@ -126,7 +126,7 @@ cdef int scratch_pair_field(
 
 # --- an entry of a batch: [u32 size][SingleMessageMetadata][payload]
 
-cdef inline size_t single_metadata_size(const Fields* fields, size_t payload, uint64_t sequence_id) noexcept nogil:
+cdef size_t single_metadata_size(const Fields* fields, size_t payload, uint64_t sequence_id) noexcept nogil:
     return (
         fields.head_size
         + 1 + varint_size(payload)
@@ -136,7 +136,7 @@ cdef inline size_t single_metadata_size(const Fields* fields, size_t payload, ui
     )
 
 
-cdef inline char* put_single_metadata(
+cdef char* put_single_metadata(
     char* at, const Fields* fields, size_t payload, uint64_t sequence_id
 ) noexcept nogil:
     at = put_copy(at, fields.head, fields.head_size)
@@ -242,7 +242,7 @@ cdef int seal_frame_header(
 
 # --- reading, never past `end`
 
-cdef inline int read_varint(Cursor* cursor, uint64_t* value) noexcept nogil:
+cdef int read_varint(Cursor* cursor, uint64_t* value) noexcept nogil:
     cdef uint64_t result = 0
     cdef uint8_t byte
     cdef int shift = 0
@@ -258,7 +258,7 @@ cdef inline int read_varint(Cursor* cursor, uint64_t* value) noexcept nogil:
     return -1
 
 
-cdef inline int read_tag(Cursor* cursor, uint32_t* number, uint32_t* kind) noexcept nogil:
+cdef int read_tag(Cursor* cursor, uint32_t* number, uint32_t* kind) noexcept nogil:
     cdef uint64_t tag = 0
     if read_varint(cursor, &tag) < 0 or tag > 0xFFFFFFFFU or tag < 8:
         return -1
@@ -267,7 +267,7 @@ cdef inline int read_tag(Cursor* cursor, uint32_t* number, uint32_t* kind) noexc
     return 0
 
 
-cdef inline int read_bytes(Cursor* cursor, Cursor* into) noexcept nogil:
+cdef int read_bytes(Cursor* cursor, Cursor* into) noexcept nogil:
     cdef uint64_t size = 0
     if read_varint(cursor, &size) < 0 or size > <uint64_t>(cursor.end - cursor.at):
         return -1
