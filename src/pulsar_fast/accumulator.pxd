@@ -89,7 +89,10 @@ cdef class Accumulator:
         RoomWaiter reserved
     ) noexcept
     cdef bint fits_open_batch(self, const Fields* fields, size_t size) noexcept
-    cdef int start_batch(self, const Fields* fields, size_t size) except -1
+    cdef bint has_space(self, Batch* batch, size_t entry) noexcept
+    cdef bint has_run(self, Batch* batch, PyObject* target, int64_t accepted, int64_t index) noexcept
+    cdef void drop_if_empty(self) noexcept
+    cdef bint start_batch(self, const Fields* fields, size_t size) noexcept
     cdef void count_message(
         self, Batch* batch, int64_t sequence_id, size_t size, RoomWaiter reserved
     ) noexcept

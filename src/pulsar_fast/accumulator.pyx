@@ -214,18 +214,11 @@ cdef class Accumulator:
         accepted = self.clock.now()
         if self.open_batch is not NULL and not self.fits_open_batch(fields, entry):
             self.seal_open()
-        try:
-            if self.open_batch is NULL:
-                self.start_batch(fields, entry)
-            batch = self.open_batch
-            if batch.end + entry > batch.capacity:
-                self.pool.grow(batch, entry)
-            if not _continues_run(batch, target, accepted, index):
-                self.pool.add_run(batch, target, accepted, index)
-        except MemoryError:
-            if self.open_batch is not NULL and self.open_batch.count == 0:
-                self.pool.discard(self.open_batch)
-                self.open_batch = NULL
+        if self.open_batch is NULL and not self.start_batch(fields, entry):
+            return OUT_OF_MEMORY
+        batch = self.open_batch
+        if not self.has_space(batch, entry) or not self.has_run(batch, target, accepted, index):
+            self.drop_if_empty()
             return OUT_OF_MEMORY
         self.put_entry(batch, payload, size, fields, sequence_id)
         batch.runs[batch.run_count - 1].count += 1
@@ -245,12 +238,25 @@ cdef class Accumulator:
             and memcmp(batch.bytes + batch.key_at, fields.key, fields.key_size) == 0
         )
 
-    cdef int start_batch(self, const Fields* fields, size_t entry) except -1:
+    cdef bint has_space(self, Batch* batch, size_t entry) noexcept:
+        return batch.end + entry <= batch.capacity or self.pool.grow(batch, entry)
+
+    cdef bint has_run(self, Batch* batch, PyObject* target, int64_t accepted, int64_t index) noexcept:
+        return _continues_run(batch, target, accepted, index) or self.pool.add_run(batch, target, accepted, index)
+
+    cdef void drop_if_empty(self) noexcept:
+        if self.open_batch.count == 0:
+            self.pool.discard(self.open_batch)
+            self.open_batch = NULL
+
+    cdef bint start_batch(self, const Fields* fields, size_t entry) noexcept:
         cdef size_t room = max(self.expected_size, entry)
         cdef Batch* batch
         if self.by_key and fields.has_key:
             room += fields.key_size
         batch = self.pool.new_batch(room)
+        if batch is NULL:
+            return False
         if self.by_key and fields.has_key:
             # The key stands in front of the body, since the batch is compared with it at each append.
             memcpy(batch.bytes, fields.key, fields.key_size)
@@ -260,7 +266,7 @@ cdef class Accumulator:
         batch.publish_time_ms = self.clock.wall()
         batch.position = self.position
         self.open_batch = batch
-        return 0
+        return True
 
     cdef inline void put_entry(
         self, Batch* batch, const char* payload, size_t size, const Fields* fields, int64_t sequence_id
@@ -292,16 +298,13 @@ cdef class Accumulator:
         verdict = self.admit(entry, reserved)
         if verdict != ACCEPTED:
             return verdict
-        try:
-            batch = self.pool.new_batch(max(entry, <size_t>1))
-        except MemoryError:
+        batch = self.pool.new_batch(max(entry, <size_t>1))
+        if batch is NULL:
             return OUT_OF_MEMORY
-        try:
-            batch.opened = self.clock.precise()
-            self.pool.add_run(batch, target, self.clock.now(), index)
-        except MemoryError:
+        if not self.pool.add_run(batch, target, self.clock.now(), index):
             self.pool.discard(batch)
             return OUT_OF_MEMORY
+        batch.opened = self.clock.precise()
         batch.runs[0].count = 1
         batch.alone = True
         batch.alone_head = batch.start = fields.head_size

@@ -66,12 +66,12 @@ cdef class BufferPool:
     cdef readonly int64_t write_holds     # buffers held by begun writes
     cdef readonly size_t live_bytes       # memory handed out
 
-    cdef char* take(self, size_t size, size_t* capacity) except NULL
+    cdef char* take(self, size_t size, size_t* capacity) noexcept
     cdef void give_back(self, char* buffer, size_t capacity) noexcept
-    cdef Batch* new_batch(self, size_t size) except NULL
-    cdef int grow(self, Batch* batch, size_t size) except -1
+    cdef Batch* new_batch(self, size_t size) noexcept
+    cdef bint grow(self, Batch* batch, size_t size) noexcept
     cdef void fit(self, Batch* batch) noexcept
-    cdef int add_run(self, Batch* batch, PyObject* target, int64_t accepted, int64_t index) except -1
+    cdef bint add_run(self, Batch* batch, PyObject* target, int64_t accepted, int64_t index) noexcept
     cdef void drop_header(self, Batch* batch) noexcept
     cdef void hold_for_pending(self, Batch* batch) noexcept
     cdef void hold_for_write(self, Batch* batch) noexcept

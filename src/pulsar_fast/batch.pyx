@@ -36,7 +36,8 @@ cdef class BufferPool:
     """Memory for the batches of one client, shared by its producers.
 
     Buffers come in powers of two and are kept for reuse up to `keep_at_most` bytes; larger ones than 256 KB go
-    back to the system at once. Any thread may use it while it holds the GIL.
+    back to the system at once. Any thread may use it while it holds the GIL. Running out of memory is told by what
+    is returned (NULL, False), since a `try` costs time in each append.
     """
 
     def __cinit__(self, size_t keep_at_most=16 << 20):
@@ -55,8 +56,8 @@ cdef class BufferPool:
             self.free_batches = batch.next
             free(batch)
 
-    cdef char* take(self, size_t size, size_t* capacity) except NULL:
-        """A buffer of at least `size` bytes."""
+    cdef char* take(self, size_t size, size_t* capacity) noexcept:
+        """A buffer of at least `size` bytes, or NULL."""
         cdef int power
         cdef char* buffer
         if size > <size_t>1 << LARGEST_CLASS:
@@ -72,9 +73,8 @@ cdef class BufferPool:
                 pf_check_poison(<unsigned char*>buffer + sizeof(char*), capacity[0] - sizeof(char*))
             else:
                 buffer = <char*>malloc(capacity[0])
-        if buffer is NULL:
-            raise MemoryError()
-        self.live_bytes += capacity[0]
+        if buffer is not NULL:
+            self.live_bytes += capacity[0]
         return buffer
 
     cdef void give_back(self, char* buffer, size_t capacity) noexcept:
@@ -89,11 +89,13 @@ cdef class BufferPool:
         self.free_buffers[power] = buffer
         self.kept += capacity
 
-    cdef Batch* new_batch(self, size_t size) except NULL:
-        """An empty batch with room for `size` bytes."""
+    cdef Batch* new_batch(self, size_t size) noexcept:
+        """An empty batch with room for `size` bytes, or NULL."""
         cdef size_t capacity = 0
         cdef char* buffer = self.take(size, &capacity)
         cdef Batch* batch = self.free_batches
+        if buffer is NULL:
+            return NULL
         if batch is not NULL:
             self.free_batches = batch.next
             self.free_batch_count -= 1
@@ -101,22 +103,24 @@ cdef class BufferPool:
             batch = <Batch*>malloc(sizeof(Batch))
             if batch is NULL:
                 self.give_back(buffer, capacity)
-                raise MemoryError()
+                return NULL
         memset(batch, 0, sizeof(Batch))
         batch.bytes = buffer
         batch.capacity = capacity
         self.live_batches += 1
         return batch
 
-    cdef int grow(self, Batch* batch, size_t size) except -1:
-        """Make room for `size` more bytes."""
+    cdef bint grow(self, Batch* batch, size_t size) noexcept:
+        """Make room for `size` more bytes; False when there is no memory."""
         cdef size_t capacity = 0
         cdef char* larger = self.take(batch.end + size, &capacity)
+        if larger is NULL:
+            return False
         memcpy(larger, batch.bytes, batch.end)
         self.give_back(batch.bytes, batch.capacity)
         batch.bytes = larger
         batch.capacity = capacity
-        return 0
+        return True
 
     cdef void fit(self, Batch* batch) noexcept:
         """Move a sealed batch that fills less than a quarter of its buffer to a smaller one."""
@@ -124,23 +128,24 @@ cdef class BufferPool:
         cdef char* smaller
         if batch.end * 4 >= batch.capacity or class_of(batch.end) == class_of(batch.capacity):
             return
-        try:
-            smaller = self.take(batch.end, &capacity)
-        except MemoryError:
+        smaller = self.take(batch.end, &capacity)
+        if smaller is NULL:
             return
         memcpy(smaller, batch.bytes, batch.end)
         self.give_back(batch.bytes, batch.capacity)
         batch.bytes = smaller
         batch.capacity = capacity
 
-    cdef int add_run(self, Batch* batch, PyObject* target, int64_t accepted, int64_t index) except -1:
-        """Start a run without messages; takes its own reference to `target`."""
+    cdef bint add_run(self, Batch* batch, PyObject* target, int64_t accepted, int64_t index) noexcept:
+        """Start a run without messages, with its own reference to `target`; False when there is no memory."""
         cdef size_t used = batch.run_count * sizeof(Run)
         cdef size_t capacity = 0
         cdef Run* runs
         cdef Run* run
         if used + sizeof(Run) > batch.run_capacity:
             runs = <Run*>self.take(max(2 * used, sizeof(Run)), &capacity)
+            if runs is NULL:
+                return False
             if batch.runs is not NULL:
                 memcpy(runs, batch.runs, used)
                 self.give_back(<char*>batch.runs, batch.run_capacity)
@@ -153,7 +158,7 @@ cdef class BufferPool:
         run.count = 0
         Py_XINCREF(target)
         batch.run_count += 1
-        return 0
+        return True
 
     cdef void drop_header(self, Batch* batch) noexcept:
         """Forget the frame around a body whose first byte was never written."""

@@ -118,6 +118,8 @@ cdef class Registration:
         self.describe(batch, &header)
         batch.header_size = frame_header_size(&header)
         batch.header = self.pool.take(batch.header_size, &capacity)
+        if batch.header is NULL:
+            raise MemoryError()
         after = put_frame_header(batch.header, &header)
         if after != batch.header + batch.header_size:
             raise RuntimeError("a frame header is not as long as computed")
