@@ -38,12 +38,17 @@ __all__ = [
 class Producer(BaseProducer):
     """Sends messages to one topic; made by `Client.create_producer`, used on the loop where that was awaited."""
 
-    def __init__(self, core: TopicProducer, block_if_queue_full: bool, timeout: float | None) -> None:
+    def __init__(
+        self, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+    ) -> None:
+        self._client = client  # a producer keeps its client alive
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._send_timeout = timeout
 
-    def __new__(cls, core: TopicProducer, block_if_queue_full: bool, timeout: float | None) -> "Producer":
+    def __new__(
+        cls, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+    ) -> "Producer":
         producer: Producer = super().__new__(cls, core.accumulator, block_if_queue_full)
         return producer
 
@@ -296,7 +301,7 @@ class Client:
         name = TopicName.parse(topic)
         core = await self._here().create_producer(name, options)
         timeout = options.send_timeout_millis / 1000 if options.send_timeout_millis else None
-        return Producer(core, options.block_if_queue_full, timeout)
+        return Producer(self, core, options.block_if_queue_full, timeout)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Complete names of the partitions of a topic; of the topic itself if it has none."""
@@ -322,3 +327,11 @@ class Client:
 
     def __reduce__(self) -> "tuple[object, ...]":
         raise TypeError("a client cannot be pickled: create one in each process")
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is None or core.closed or self._forks != fork_count():
+            return
+        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(core.close_soon)

@@ -42,6 +42,7 @@ class ClientCore:
         self._producers: set[TopicProducer] = set()
         self._creating: set[asyncio.Task[TopicProducer]] = set()
         self._last_producer_id = 0
+        self._background: asyncio.Task[None] | None = None  # kept, since the loop holds tasks weakly
 
     def next_producer_id(self) -> int:
         self._last_producer_id += 1
@@ -94,15 +95,15 @@ class ClientCore:
         self.check_open()
         task = self._loop.create_task(self._create(topic, options))
         self._creating.add(task)
+        task.add_done_callback(self._creating.discard)
         try:
-            return await task
-        except asyncio.CancelledError:
-            if not self.closed or not task.cancelled():
-                task.cancel()
-                raise
-            raise AlreadyClosed("the client was closed meanwhile") from None
-        finally:
-            self._creating.discard(task)
+            await asyncio.wait([task])
+        except asyncio.CancelledError:  # of the caller; closing the client cancels the task alone
+            task.cancel()
+            raise
+        if task.cancelled():
+            raise AlreadyClosed("the client was closed meanwhile")
+        return task.result()
 
     async def _create(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
         if topic.partition < 0:
@@ -142,6 +143,10 @@ class ClientCore:
         await asyncio.gather(*creating, return_exceptions=True)
         await asyncio.gather(*(producer.close() for producer in self._producers))
         self._release()
+
+    def close_soon(self) -> None:
+        """Close in the background."""
+        self._background = self._loop.create_task(self.close())
 
     def shut_down(self) -> None:
         """End at once: everything pending fails."""

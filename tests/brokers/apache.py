@@ -1,0 +1,125 @@
+"""A real Apache Pulsar standalone, without Docker.
+
+``python -m tests.brokers.apache --prefetch`` fetches its jars ahead of the tests.
+"""
+
+import argparse
+import functools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from pulsar_fast.embedded import ServerProcess, reserve_port
+
+from .admin import Admin, AdminError
+from .maven import class_path
+
+_CONF = Path(__file__).parent / "conf"
+_START_TIMEOUT = 50  # 8 s on two idle cores
+
+
+@functools.cache
+def available() -> str | None:
+    """Why no broker can be started here; None if one can. Fetches the jars the first time (minutes)."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            return f"Apache Pulsar needs {program}, which is not installed"
+    banner = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30).stderr
+    version = re.search(r'version "(\d+)', banner)
+    if version is None or int(version[1]) < 17:
+        return f"Apache Pulsar needs Java 17 or newer, not: {banner.strip()}"
+    try:
+        class_path()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+class ApacheBroker:
+    """A standalone (broker and bookie) on free loopback ports, whose data lives as long as it runs.
+
+    Args:
+        overrides: settings of ``broker.conf`` on top of ``conf/standalone.conf``.
+    """
+
+    def __init__(self, overrides: Mapping[str, str | int] | None = None) -> None:
+        self._overrides = overrides or {}
+        self._resources = ExitStack()
+
+    def start(self) -> None:
+        """Start it and wait until clients can use ``public/default``.
+
+        Raises:
+            RuntimeError: it ended at once; the message holds the end of its log.
+            TimeoutError: it is not ready after 50 s; likewise.
+        """
+        with ExitStack() as resources:
+            broker, web, bookie = (resources.enter_context(reserve_port()).getsockname()[1] for _ in range(3))
+            self.service_url = f"pulsar://127.0.0.1:{broker}"
+            self.admin_url = f"http://127.0.0.1:{web}"
+            self.admin = Admin(self.admin_url)
+            folder = Path(tempfile.mkdtemp(prefix="pulsar-fast-apache-"))
+            resources.callback(shutil.rmtree, folder)
+            settings = {"brokerServicePort": broker, "webServicePort": web, **self._overrides}
+            lines = [f"{key}={value}" for key, value in settings.items()]
+            config = folder / "standalone.conf"
+            config.write_text("\n".join([(_CONF / "standalone.conf").read_text(), *lines]))
+            server = ServerProcess(_command(folder, config, bookie), folder)
+            resources.callback(server.stop)
+            server.start(self._is_ready, _START_TIMEOUT)
+            self._resources = resources.pop_all()
+
+    def stop(self) -> None:
+        """Stop it and remove its data. Does nothing if it is not started."""
+        self._resources.close()
+
+    def __enter__(self) -> "ApacheBroker":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _is_ready(self) -> bool:
+        try:
+            return "public/default" in self.admin.get("/namespaces/public")
+        except (AdminError, OSError):
+            return False
+
+
+def _command(folder: Path, config: Path, bookie_port: int) -> list[str]:
+    return [
+        "java",
+        f"@{_CONF / 'jvm.options'}",
+        f"-Djava.io.tmpdir={folder}",  # native libraries are unpacked there, and stay after a kill
+        f"-Dlog4j2.configurationFile={_CONF / 'log4j2.properties'}",
+        "-cp",
+        class_path(),
+        "org.apache.pulsar.PulsarStandaloneStarter",
+        "--no-functions-worker",
+        "--no-stream-storage",
+        "--config",
+        str(config),
+        "--metadata-url",
+        f"memory:{folder.name}",  # metadata on the heap; the name "local" would give each opener its own
+        "--wipe-data",
+        "--bookkeeper-dir",
+        str(folder / "bookie"),
+        "--bookkeeper-port",
+        str(bookie_port),
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.brokers.apache")
+    parser.add_argument("--prefetch", action="store_true", required=True, help="fetch the jars of the broker")
+    parser.parse_args()
+    sys.exit(available())

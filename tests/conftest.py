@@ -1,0 +1,86 @@
+"""What every test is held to, and the broker that needs nothing installed but wheels."""
+
+import asyncio
+import gc
+import importlib.util
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_fast.embedded import EmbeddedBroker
+from tests.brokers import unavailable
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_core() -> None:
+    core = importlib.util.find_spec("pulsar_fast._core")
+    if core is not None and core.origin is not None:  # a missing one fails by itself, at the import
+        assert core.origin.endswith(tuple(EXTENSION_SUFFIXES)), f"not the compiled core: {core.origin}"
+
+
+@pytest.fixture(autouse=True)
+def loop_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What reached the exception handler of any event loop. A test that means it clears the list."""
+    errors: list[dict[str, Any]] = []
+    handle = asyncio.BaseEventLoop.call_exception_handler
+
+    def record(loop: asyncio.BaseEventLoop, context: dict[str, Any]) -> None:
+        errors.append(context)
+        handle(loop, context)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_exception_handler", record)
+    yield errors
+    assert errors == [], "an event loop met unhandled exceptions"
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks(loop_errors: list[dict[str, Any]]) -> Iterator[None]:
+    """Threads and processes end with their test."""
+    threads, processes = _threads(), _children()
+    yield
+    gc.collect()  # what is freed unclosed, or failed with nobody asking, says so now and not in a later test
+    assert _settled(lambda: _threads() - threads) == set(), "the test left threads of pulsar_fast"
+    assert _settled(lambda: _children() - processes) == set(), "the test left processes"
+
+
+def _settled(left: Callable[[], set[Any]]) -> set[Any]:
+    """What is still left after a moment for threads and processes that are about to end."""
+    deadline = time.monotonic() + 2
+    while (now := left()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return now
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("pulsar_fast")}
+
+
+def _children() -> set[str]:
+    """The command lines, with process ids, of our child processes (on Linux)."""
+    children = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        for pid in path.read_text().split():
+            try:
+                command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if "multiprocessing.resource_tracker" not in command:  # one for the whole run
+                children.add(f"{pid} {command}")
+    return children
+
+
+@pytest.fixture(scope="session")
+def lite_broker() -> Iterator[EmbeddedBroker]:
+    """A running pulsar-lite."""
+    broker = EmbeddedBroker()
+    try:
+        broker.start()
+    except ImportError as error:
+        unavailable(str(error))
+    yield broker
+    broker.stop()

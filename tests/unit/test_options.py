@@ -1,0 +1,199 @@
+import dataclasses
+import inspect
+import logging
+import math
+
+import pulsar
+import pulsar.asyncio
+import pytest
+
+from pulsar_fast.enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from pulsar_fast.options import ClientOptions, ProducerOptions
+
+SIGNATURES = [
+    pytest.param(ClientOptions, pulsar.Client.__init__, {"self", "service_url"}, id="Client"),
+    pytest.param(ProducerOptions, pulsar.Client.create_producer, {"self", "topic"}, id="create_producer"),
+    pytest.param(
+        ProducerOptions,
+        pulsar.asyncio.Client.create_producer,
+        {"self", "topic"},
+        id="asyncio",
+    ),
+]
+
+
+def official_defaults(function, without):
+    parameters = inspect.signature(function).parameters
+    return {name: p.default for name, p in parameters.items() if name not in without}
+
+
+def as_ours(value):
+    """The official client's enum values, as the ones of the same name here."""
+    for enum in (BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode):
+        if type(value).__name__ == enum.__name__:
+            return enum[value.name]
+    return value
+
+
+@pytest.mark.parametrize(("options", "function", "without"), SIGNATURES)
+def test_every_official_default_is_accepted(options, function, without):
+    defaults = {name: as_ours(value) for name, value in official_defaults(function, without).items()}
+    built = options.from_arguments(**defaults)
+    for name in defaults.keys() & {field.name for field in dataclasses.fields(options)}:
+        assert getattr(built, name) == defaults[name]
+
+
+@pytest.mark.parametrize(("options", "function", "without"), SIGNATURES)
+def test_the_defaults_are_the_official_ones(options, function, without):
+    official = official_defaults(function, without)
+    for field in dataclasses.fields(options):
+        if field.name in official and field.name != "batching_enabled":
+            assert field.default == official[field.name], field.name
+    assert ProducerOptions().batching_enabled is None
+
+
+OTHER = {
+    "schema": pulsar.schema.StringSchema(),
+    "compression_type": CompressionType.LZ4,
+    "message_routing_mode": PartitionsRoutingMode.UseSinglePartition,
+    "batching_type": BatchingType.KeyBased,
+    "access_mode": ProducerAccessMode.Exclusive,
+}
+
+
+@pytest.mark.parametrize(("options", "function", "without"), SIGNATURES)
+def test_unsupported_arguments_are_refused_unless_at_their_default(options, function, without):
+    supported = {field.name for field in dataclasses.fields(options)}
+    names = official_defaults(function, without).keys() - supported
+    assert names
+    for name in names:
+        for value in (OTHER.get(name, "secret"), 1.5, -7):
+            with pytest.raises(NotImplementedError, match=rf"^{name} is not supported yet") as caught:
+                options.from_arguments(**{name: value})
+            assert "secret" not in str(caught.value)
+
+
+def test_equal_values_of_other_types_are_not_the_default():
+    with pytest.raises(NotImplementedError, match="io_threads"):
+        ClientOptions.from_arguments(io_threads=True)
+    with pytest.raises(NotImplementedError, match="use_tls"):
+        ClientOptions.from_arguments(use_tls=0)
+
+
+@pytest.mark.parametrize("options", [ClientOptions, ProducerOptions])
+def test_unknown_arguments(options):
+    with pytest.raises(TypeError, match="unexpected argument 'nonsense'"):
+        options.from_arguments(nonsense=1)
+
+
+def test_bytes_schemas_of_any_library_are_the_default():
+    class BytesSchema:
+        pass
+
+    for schema in (None, BytesSchema(), pulsar.schema.BytesSchema()):
+        assert ProducerOptions.from_arguments(schema=schema) == ProducerOptions()
+
+
+INTEGERS = [
+    (ClientOptions, "connection_timeout_ms", 1, 2**31 - 1),
+    (ClientOptions, "memory_limit_bytes", 0, 2**63 - 1),
+    (ClientOptions, "max_backoff_interval_ms", 100, 2**31 - 1),
+    (ClientOptions, "initial_backoff_interval_ms", 1, 10000),
+    (ProducerOptions, "initial_sequence_id", 0, 2**63 - 2),
+    (ProducerOptions, "send_timeout_millis", 0, 2**31 - 1),
+    (ProducerOptions, "max_pending_messages", 0, 2**31 - 1),
+    (ProducerOptions, "batching_max_messages", 2, 2**31 - 1),
+    (ProducerOptions, "batching_max_allowed_size_in_bytes", 1, 2**31 - 1),
+    (ProducerOptions, "batching_max_publish_delay_ms", 0, 2**31 - 1),
+]
+
+
+@pytest.mark.parametrize(("options", "name", "low", "high"), INTEGERS, ids=lambda value: str(value))
+def test_integers(options, name, low, high):
+    for value in (low, high):
+        assert getattr(options.from_arguments(**{name: value}), name) == value
+    for value in (low - 1, high + 1, -(2**70), 2**70):
+        with pytest.raises(ValueError, match=name):
+            options.from_arguments(**{name: value})
+    for value in (True, 5.0, math.nan, "5", b"5", [5]):
+        with pytest.raises(TypeError, match=f"{name} must be an int, not {type(value).__name__}"):
+            options.from_arguments(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["operation_timeout_seconds", "keep_alive_interval_seconds"])
+def test_seconds(name):
+    for value in (1, 0.25, 2**31 - 1):
+        assert getattr(ClientOptions.from_arguments(**{name: value}), name) == value
+    for value in (0, -1, -0.5, 2**31, math.inf):
+        with pytest.raises(ValueError, match=f"{name} must be above 0"):
+            ClientOptions.from_arguments(**{name: value})
+    for value in (True, math.nan, "5", None):
+        with pytest.raises(TypeError, match=f"{name} must be a number of seconds"):
+            ClientOptions.from_arguments(**{name: value})
+
+
+def test_back_off_bounds_are_in_order():
+    with pytest.raises(ValueError, match=r"initial_backoff_interval_ms .* max_backoff_interval_ms"):
+        ClientOptions(initial_backoff_interval_ms=200, max_backoff_interval_ms=100)
+
+
+@pytest.mark.parametrize("name", ["block_if_queue_full", "batching_enabled"])
+def test_booleans(name):
+    for value in (True, False):
+        assert getattr(ProducerOptions.from_arguments(**{name: value}), name) is value
+    for value in (0, 1, "yes"):
+        with pytest.raises(TypeError, match=f"{name} must be a bool"):
+            ProducerOptions.from_arguments(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [(ClientOptions, "listener_name"), (ProducerOptions, "producer_name")]
+)
+def test_names(options, name):
+    assert getattr(options.from_arguments(**{name: "é"}), name) == "é"
+    for value in (5, b"x"):
+        with pytest.raises(TypeError, match=f"{name} must be a str"):
+            options.from_arguments(**{name: value})
+    with pytest.raises(ValueError, match=f"{name} must not be empty"):
+        options.from_arguments(**{name: ""})
+    with pytest.raises(ValueError, match=f"{name} holds a surrogate"):
+        options.from_arguments(**{name: "\ud800"})
+
+
+def test_logger():
+    logger = logging.getLogger("x")
+    assert ClientOptions.from_arguments(logger=logger).logger is logger
+    with pytest.raises(TypeError, match=r"logger must be a logging\.Logger, not str"):
+        ClientOptions.from_arguments(logger="x")
+
+
+@pytest.mark.parametrize("value", [{"é": "\0😀", "": ""}, {}, None])
+def test_properties(value):
+    assert ProducerOptions.from_arguments(properties=value).properties == value
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ([("a", "b")], TypeError),
+        ({1: "b"}, TypeError),
+        ({b"a": "b"}, TypeError),
+        ({"a": None}, TypeError),
+        ({"a": b"b"}, TypeError),
+        ({"a": 1}, TypeError),
+        ({"a": "\ud800"}, ValueError),
+        ({"\ud800": "b"}, ValueError),
+    ],
+)
+def test_bad_properties(value, error):
+    with pytest.raises(error, match="properties"):
+        ProducerOptions.from_arguments(properties=value)
+
+
+def test_options_do_not_change_with_what_they_were_made_from():
+    given = {"a": "1"}
+    options = ProducerOptions(properties=given)
+    given["a"] = "2"
+    assert options.properties == {"a": "1"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.send_timeout_millis = 1

@@ -1,0 +1,130 @@
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_fast.service_url import ServiceUrl
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("pulsar://localhost:6650", [("localhost", 6650)]),
+        ("pulsar://localhost", [("localhost", 6650)]),
+        ("pulsar://localhost/", [("localhost", 6650)]),
+        ("pulsar://localhost:1/", [("localhost", 1)]),
+        ("PULSAR://Broker-1.example_x.com:65535", [("Broker-1.example_x.com", 65535)]),
+        ("pulsar://10.0.0.1:7000", [("10.0.0.1", 7000)]),
+        ("pulsar://a:1,b,c:3", [("a", 1), ("b", 6650), ("c", 3)]),
+        ("pulsar://[::1]:6651", [("::1", 6651)]),
+        ("pulsar://[::1]", [("::1", 6650)]),
+        ("pulsar://[fe80::1]:1,[::2],h:3/", [("fe80::1", 1), ("::2", 6650), ("h", 3)]),
+        ("pulsar://bücher.example", [("bücher.example", 6650)]),
+    ],
+)
+def test_accepted(text, hosts):
+    assert ServiceUrl.parse(text) == ServiceUrl("pulsar", tuple(hosts), tls=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must start with pulsar://"),
+        ("localhost:6650", "must start with pulsar://"),
+        ("pulsar:/localhost", "must start with pulsar://"),
+        ("://localhost", "scheme '' is unknown"),
+        (" pulsar://localhost", "scheme ' pulsar' is unknown"),
+        ("kafka://localhost", "scheme 'kafka' is unknown"),
+        ("pulsar://", "host is missing"),
+        ("pulsar:///", "host is missing"),
+        ("pulsar://:6650", "host is missing"),
+        ("pulsar://a,,b", "host is missing"),
+        ("pulsar://a,", "host is missing"),
+        ("pulsar://a b", "characters that no host name has"),
+        ("pulsar://a, b", "characters that no host name has"),
+        ("pulsar://a\n", "characters that no host name has"),
+        ("pulsar://a\0", "characters that no host name has"),
+        ("pulsar://a//", "characters that no host name has"),
+        ("pulsar://a/path", "characters that no host name has"),
+        ("pulsar://a;b", "characters that no host name has"),
+        ("pulsar://a?x=1", "characters that no host name has"),
+        ("pulsar://a:6650/path", "port '6650/path'"),
+        ("pulsar://a:", "port ''"),
+        ("pulsar://a:0", "port '0'"),
+        ("pulsar://a:65536", "port '65536'"),
+        ("pulsar://a:99999", "port '99999'"),
+        ("pulsar://a:" + "9" * 5000, "is not a number from 1 to 65535"),
+        ("pulsar://a:-1", "port '-1'"),
+        ("pulsar://a:+1", "port '\\+1'"),
+        ("pulsar://a: 1", "port ' 1'"),
+        ("pulsar://a:1\n", "port '1\\\\n'"),
+        ("pulsar://a:1_0", "port '1_0'"),
+        ("pulsar://a:٣", "port '٣'"),
+        ("pulsar://::1:6650", "IPv6 address goes in brackets"),
+        ("pulsar://[::1", "IPv6 address goes in brackets"),
+        ("pulsar://[::1]6650", "IPv6 address goes in brackets"),
+        ("pulsar://[localhost]:6650", "'localhost' is not an IPv6 address"),
+        ("pulsar://[]:6650", "'' is not an IPv6 address"),
+        ("http://localhost:8080", r"web \(admin\) URL, use the broker's, pulsar://host:6650"),
+        ("HTTPS://localhost", r"web \(admin\) URL"),
+    ],
+)
+def test_refused(text, reason):
+    with pytest.raises(ValueError, match=f"^service_url .*{reason}"):
+        ServiceUrl.parse(text)
+
+
+@pytest.mark.parametrize("text", ["pulsar+ssl://localhost:6651", "PULSAR+SSL://localhost"])
+def test_tls_is_named_as_missing(text):
+    with pytest.raises(NotImplementedError, match=r"service_url .*\(TLS\) is not supported yet"):
+        ServiceUrl.parse(text)
+
+
+@pytest.mark.parametrize("value", [None, 6650, b"pulsar://localhost", ["pulsar://localhost"]])
+def test_other_types(value):
+    with pytest.raises(TypeError, match=f"service_url must be a str .*not {type(value).__name__}"):
+        ServiceUrl.parse(value)
+
+
+def test_passwords_do_not_get_into_error_messages():
+    with pytest.raises(ValueError, match="service_url must not hold a user name or password") as caught:
+        ServiceUrl.parse("pulsar://user:secret@localhost:6650")
+    assert "secret" not in str(caught.value)
+
+
+def test_urls_from_elsewhere_are_called_by_their_own_name():
+    with pytest.raises(ValueError, match=r"^brokerServiceUrl 'x' "):
+        ServiceUrl.parse("x", "brokerServiceUrl")
+
+
+hosts = st.one_of(
+    st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=True),
+    st.ip_addresses(v=4).map(str),
+    st.ip_addresses(v=6).map(str),
+)
+
+
+@given(st.lists(st.tuples(hosts, st.integers(1, 65535)), min_size=1, max_size=4))
+def test_what_is_written_is_read(pairs):
+    def bracketed(host):
+        return f"[{host}]" if ":" in host else host
+
+    url = "pulsar://" + ",".join(f"{bracketed(host)}:{port}" for host, port in pairs)
+    assert ServiceUrl.parse(url).hosts == tuple(pairs)
+
+
+@given(st.text())
+def test_no_text_does_anything_but_parse_or_say_why(text):
+    try:
+        url = ServiceUrl.parse("pulsar://" + text)
+    except ValueError as error:
+        url, reason = None, str(error)
+    if url is None:
+        assert reason.startswith("service_url")
+        return
+    assert url.hosts
+    for host, port in url.hosts:
+        assert 1 <= port <= 65535
+        if ":" in host:
+            ipaddress.IPv6Address(host)
