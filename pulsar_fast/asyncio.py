@@ -108,8 +108,8 @@ class Producer(BaseProducer):
     ) -> SendHandle:
         """Send every element of an iterable as a message; awaiting the handle waits for all of them.
 
-        As much as there is room for is taken by the call itself, the rest as room comes, in its place before later
-        sends. The other arguments hold for all messages and are checked at once.
+        As much as there is room for is taken by the call itself, the rest as room comes, before later sends that
+        wait for room too. The other arguments hold for all messages and are checked at once.
         """
         self._check_loop()
         handle = SendHandle(self._accumulator.mark, self._loop)
@@ -125,31 +125,31 @@ class Producer(BaseProducer):
             disable_replication,
         )
         try:
-            self._feed(feed, handle, feed.run())
+            self._feed(feed, handle, feed.run(), in_front=False)
         except BaseException as error:
             handle._end_input()
             error.handle = handle  # type: ignore[attr-defined]
             raise
         return handle
 
-    def _feed(self, feed: Feed, handle: SendHandle, wanted: int) -> None:
+    def _feed(self, feed: Feed, handle: SendHandle, wanted: int, in_front: bool) -> None:
         if not wanted:
             handle._end_input()
             return
 
         def go_on() -> None:
             try:
-                self._feed(feed, handle, feed.run(waiter))
+                self._feed(feed, handle, feed.run(waiter), in_front=True)
             except Exception as error:
                 handle._refuse(error)
                 handle._end_input()
 
-        waiter = RoomWaiter(wanted, go_on)
-        self._queue_up(waiter)
+        waiter = RoomWaiter(wanted, go_on, dated=False)
+        self._queue_up(waiter, in_front)
 
-    def _queue_up(self, waiter: RoomWaiter) -> None:
+    def _queue_up(self, waiter: RoomWaiter, in_front: bool = False) -> None:
         try:
-            self._accumulator.wait_for_room(waiter)
+            self._accumulator.wait_for_room(waiter, in_front)
         except MemoryError as error:
             raise MemoryBufferIsFull(str(error)) from None
 
@@ -183,17 +183,25 @@ class Producer(BaseProducer):
             self._answer(target, error)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send what is batched and wait until every message accepted before this call is answered.
+        """Send what is batched and wait until every message sent before this call is answered.
 
-        `timeout` in seconds. Raises the first error among them, and `Timeout`.
+        That covers those that still wait for room. `timeout` in seconds. Raises the first error among them, and
+        `Timeout`.
         """
         self._check_loop()
         try:
-            await asyncio.wait_for(self._core.flush(self._accumulator.mark()), timeout)
+            await asyncio.wait_for(self._flush(), timeout)
         except asyncio.TimeoutError as error:
             if isinstance(error, PulsarException):
                 raise
             raise Timeout(f"Producer.flush() took longer than {timeout:g} s") from None
+
+    async def _flush(self) -> None:
+        if self._accumulator.has_waiters():
+            turn = asyncio.Event()
+            self._accumulator.wait_for_room(RoomWaiter(0, turn.set, marks=True))
+            await turn.wait()
+        await self._core.flush(self._accumulator.mark())
 
     async def close(self, timeout: float | None = None) -> None:
         """Accept nothing more, send and await what was accepted, then leave the broker; a second call does nothing.

@@ -114,7 +114,7 @@ class Producer(BaseProducer):
             wanted = feed.run()
             while wanted:
                 # No bound of its own: what is pending makes room at its deadlines.
-                wanted = feed.run(self._wait_for_room(wanted, None))
+                wanted = feed.run(self._wait_for_room(wanted, None, dated=False))
         except BaseException as error:
             error.handle = handle  # type: ignore[attr-defined]
             raise
@@ -129,7 +129,7 @@ class Producer(BaseProducer):
         except PulsarException as error:
             self._answer(target, error)
 
-    def _wait_for_room(self, size: int, timeout: float | None) -> RoomWaiter:
+    def _wait_for_room(self, size: int, timeout: float | None, dated: bool = True) -> RoomWaiter:
         """Wait in order of arrival until one message and `size` bytes are reserved."""
         try:
             refuse_to_block("waiting for room")
@@ -137,7 +137,7 @@ class Producer(BaseProducer):
             raise ProducerQueueIsFull("the queue is full, and a callback cannot wait for room") from None
         room = threading.Lock()
         room.acquire()
-        waiter = RoomWaiter(size, room.release)
+        waiter = RoomWaiter(size, room.release, dated)
         try:
             self._accumulator.wait_for_room(waiter)
         except MemoryError as error:

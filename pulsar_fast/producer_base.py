@@ -1,7 +1,7 @@
 """What the synchronous and the asyncio producer have in common."""
 
 from ._core import Sender, Verdict, fresh_copy
-from .exceptions import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull
+from .exceptions import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
 from .stats import ProducerStats
 from .topic_producer import TopicProducer
 
@@ -33,11 +33,11 @@ class BaseProducer(Sender):
         """Counters and latency percentiles at this moment."""
         return self._core.stats()
 
-    def _refusal(self, verdict: int, size: int) -> BaseException:
+    def _refusal(self, verdict: int, size: int) -> PulsarException:
         accumulator = self._accumulator
         if verdict == Verdict.ENDED:
-            assert accumulator.refusal is not None
-            return fresh_copy(accumulator.refusal)
+            refusal: PulsarException = accumulator.refusal
+            return fresh_copy(refusal)
         if verdict == Verdict.QUEUE_FULL:
             return ProducerQueueIsFull(
                 f"{accumulator.pending_messages} messages of {self.topic()} have no answer yet "
@@ -47,7 +47,7 @@ class BaseProducer(Sender):
             return MemoryBufferIsFull(f"no room for {size} bytes more within the client's memory_limit_bytes")
         if verdict == Verdict.TOO_BIG:
             return MessageTooBig(f"a message of about {size} bytes is larger than the broker takes")
-        return MemoryError(f"no memory for a message of {size} bytes")
+        return MemoryBufferIsFull(f"the system has no memory for a message of {size} bytes")
 
     def __reduce__(self) -> "tuple[object, ...]":
         raise TypeError("a producer cannot be pickled: create a client of its own in each process")

@@ -338,12 +338,12 @@ class TopicProducer:
             _too_big,
         )
         connection.add_registration(registration)
-        self._registration = registration
-        self._queue.attach(registration)
         if self.state is State.RECONNECTING:
             self._logger.info("%s: reconnected to %s", self.topic.full, connection.address)
         if self.state is not State.CLOSING:
             self.state = State.READY
+        self._registration = registration
+        self._queue.attach(registration)  # what fails here may have a callback that ends the producer
         self._write()
 
     def _epoch_is_first(self) -> bool:
@@ -392,10 +392,12 @@ class TopicProducer:
             registration.fail_slot(refusal.sequence_id, error)
         elif isinstance(error, TopicTerminated):
             self._end(State.FAILED, error)
-        elif not registration.stopped:
-            registration.stop()
-            self._note_loss(error)
-            self._start_reconnect()
+        else:
+            registration.release_slot(refusal.sequence_id)
+            if not registration.stopped:
+                registration.stop()
+                self._note_loss(error)
+                self._start_reconnect()
 
     def _registration_ended(self, error: PulsarException) -> None:
         was_live = self._registration is not None and not self._registration.stopped

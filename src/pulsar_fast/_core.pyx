@@ -5,14 +5,14 @@ Nothing here starts a thread, opens a socket, resolves a name or knows asyncio's
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.exc cimport PyErr_Occurred, PyErr_SetFromErrno
+from cpython.exc cimport PyErr_SetFromErrno, PyErr_SetObject
 from cpython.ref cimport Py_DECREF, Py_TYPE
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 cdef extern from "Python.h":
     PyObject* PyObject_Vectorcall(PyObject* callable, PyObject** arguments, size_t count, PyObject* names)
-    PyObject* PyIter_Next(object iterator)
+    PyObject* PyIter_Next(object iterator) except? NULL
     void PyErr_WriteUnraisable(PyObject* where)
     void Py_XINCREF(PyObject* object)
 

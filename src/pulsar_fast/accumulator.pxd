@@ -7,7 +7,8 @@ cpdef enum Verdict:
     TOO_BIG = 4            # larger than the broker takes
     MUST_GO_ALONE = 5      # encode it again, to travel outside of a batch
     OUT_OF_MEMORY = 6
-    ELEMENT_REFUSED = 7    # an element of `send_many` whose error is noted already
+    IDS_EXHAUSTED = 7      # the highest sequence id has been given
+    ELEMENT_REFUSED = 8    # an element of `send_many` whose error is noted already
 
 
 @cython.final
@@ -36,6 +37,9 @@ cdef class Waker:
 cdef class RoomWaiter:
     """One sender that waits for room; granted in order of arrival."""
     cdef readonly size_t size    # bytes reserved when granted
+    cdef readonly bint marks     # reserves nothing, but takes its turn
+    cdef bint dated              # the message's deadline counts from the call, not from its acceptance
+    cdef int64_t called          # monotonic ns of `wait_for_room`
     cdef readonly bint granted   # the accumulator has reserved one message and `size` bytes for it
     cdef object wake             # called without arguments, by the loop, once granted or ended
 
@@ -68,6 +72,8 @@ cdef class Accumulator:
     cdef bint dirty                  # on the waker's list
     cdef public bint timer_armed     # the loop looks at the open batch by itself; set by the loop
     cdef object waiters              # deque of RoomWaiter
+    cdef bint granting               # a thread is in `grant`; it looks again before it leaves
+    cdef int64_t last_accepted       # monotonic ns; times of acceptance never go back, so deadlines rise
     cdef readonly object refusal     # why nothing more is accepted: an exception, None while open
 
     cdef Verdict append(
@@ -98,4 +104,7 @@ cdef class Accumulator:
     ) noexcept
     cdef void seal_open(self) noexcept
     cdef void tell_loop(self) noexcept
-    cdef void grant(self)
+    cdef int64_t next_sequence_id(self, const Fields* fields) noexcept
+    cdef int64_t time_of_acceptance(self, RoomWaiter reserved) noexcept
+    cdef void grant(self) noexcept
+    cdef bint grant_next(self) noexcept

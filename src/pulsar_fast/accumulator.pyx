@@ -8,6 +8,8 @@ zero.
 import collections
 import os
 
+from libc.stdint cimport INT64_MAX
+
 cdef unsigned long _forks = 0  # in this process and its ancestors since import
 
 cdef Fields PLAIN  # a message with a payload and nothing else
@@ -42,6 +44,12 @@ cdef inline bint _continues_run(Batch* batch, PyObject* target, int64_t accepted
     return run.target is target and run.accepted == accepted and (index < 0 or run.index + run.count == index)
 
 
+cdef void _report(error, where) noexcept:
+    """To `sys.unraisablehook`: nobody is there to catch it."""
+    PyErr_SetObject(type(error), error)
+    PyErr_WriteUnraisable(<PyObject*>where)
+
+
 @cython.final
 cdef class Budget:
     """The memory limit of one client, in bytes; 0 means no limit."""
@@ -74,16 +82,13 @@ cdef class Waker:
         self.dirty = []
 
     cdef void notify(self, Accumulator accumulator) noexcept:
-        try:
-            self.dirty.append(accumulator)
-            if not self.under_way:
-                self.under_way = True
-                if self.fd >= 0:
-                    pf_wake(self.fd)
-                elif self.call is not None:
-                    self.call()
-        except BaseException:
-            PyErr_WriteUnraisable(<PyObject*>self)
+        self.dirty.append(accumulator)
+        if not self.under_way:
+            self.under_way = True
+            if self.fd >= 0:
+                pf_wake(self.fd)
+            elif self.call is not None:
+                self.call()
 
     def close(self):
         """Wake nobody any more: the descriptor is about to be closed, and its number may be used again."""
@@ -101,9 +106,16 @@ cdef class Waker:
 
 @cython.final
 cdef class RoomWaiter:
-    def __cinit__(self, size_t size, wake):
+    """A place in the line for room: `wake()` is called once it has its turn, or when the producer has ended.
+
+    `dated`: the deadline of the message counts from `wait_for_room`. With `marks` it reserves nothing.
+    """
+
+    def __cinit__(self, size_t size, wake, bint dated=True, bint marks=False):
         self.size = size
         self.wake = wake
+        self.dated = dated
+        self.marks = marks
 
 
 @cython.final
@@ -181,6 +193,8 @@ cdef class Accumulator:
         `target` hears of it (a reference is taken); `reserved` is a granted RoomWaiter or None.
         """
         cdef Verdict verdict
+        if reserved is not None and not reserved.granted:
+            reserved = None
         with cython.critical_section(self):
             if self.refusal is not None:
                 verdict = ENDED
@@ -188,8 +202,11 @@ cdef class Accumulator:
                 verdict = self.append_alone(payload, size, fields, target, index, reserved)
             else:
                 verdict = self.append_to_batch(payload, size, fields, target, index, reserved)
-            if verdict == QUEUE_FULL or verdict == MEMORY_FULL:
-                self.seal_open()  # or everybody waits for the delay of the open batch
+            if (
+                verdict == QUEUE_FULL or verdict == MEMORY_FULL
+                or reserved is not None and self.waiters and self.check_room(1) != ACCEPTED
+            ):
+                self.seal_open()  # or everybody who waits for room waits for the delay of the open batch
         if not self.dirty and (self.sealed.first is not NULL or not self.timer_armed):
             self.tell_loop()
         return verdict
@@ -198,11 +215,13 @@ cdef class Accumulator:
         self, const char* payload, size_t size, const Fields* fields, PyObject* target, int64_t index,
         RoomWaiter reserved
     ) noexcept:
-        cdef int64_t sequence_id = fields.sequence_id if fields.sequence_id >= 0 else self.last_sequence_id + 1
+        cdef int64_t sequence_id = self.next_sequence_id(fields)
         cdef size_t entry = self.entry_size(fields, size, sequence_id)
         cdef int64_t accepted
         cdef Batch* batch
         cdef Verdict verdict
+        if sequence_id < 0:
+            return IDS_EXHAUSTED
         if (
             not self.batching or entry > self.batch_limit or sequence_id <= self.last_sequence_id
             or fields.head_size + fields.tail_size > KEY_LIMIT and fields.has_key
@@ -211,7 +230,7 @@ cdef class Accumulator:
         verdict = self.admit(entry, reserved)
         if verdict != ACCEPTED:
             return verdict
-        accepted = self.clock.now()
+        accepted = self.time_of_acceptance(reserved)
         if self.open_batch is not NULL and not self.fits_open_batch(fields, entry):
             self.seal_open()
         if self.open_batch is NULL and not self.start_batch(fields, entry):
@@ -226,6 +245,20 @@ cdef class Accumulator:
         if batch.count >= self.max_messages or batch.end >= self.batch_limit:
             self.seal_open()
         return ACCEPTED
+
+    cdef int64_t next_sequence_id(self, const Fields* fields) noexcept:
+        """The given id, or the one after the last; -1 when there is none left."""
+        if fields.sequence_id >= 0:
+            return fields.sequence_id
+        return self.last_sequence_id + 1 if self.last_sequence_id < INT64_MAX else -1
+
+    cdef int64_t time_of_acceptance(self, RoomWaiter reserved) noexcept:
+        """Now, or when the call was made that has waited for room; never before the message in front."""
+        cdef int64_t time = self.clock.now()
+        if reserved is not None and reserved.dated:
+            time = max(reserved.called, self.last_accepted)
+        self.last_accepted = time
+        return time
 
     cdef inline bint fits_open_batch(self, const Fields* fields, size_t entry) noexcept:
         cdef Batch* batch = self.open_batch
@@ -283,7 +316,7 @@ cdef class Accumulator:
         RoomWaiter reserved
     ) noexcept:
         """A batch of one on the same list, behind everything that was accepted before it."""
-        cdef int64_t sequence_id = fields.sequence_id if fields.sequence_id >= 0 else self.last_sequence_id + 1
+        cdef int64_t sequence_id = self.next_sequence_id(fields)
         cdef size_t entry = self.entry_size(fields, size, sequence_id)
         cdef Batch* batch
         cdef Verdict verdict
@@ -295,13 +328,15 @@ cdef class Accumulator:
             > self.max_message_size
         ):
             return TOO_BIG
+        if sequence_id < 0:
+            return IDS_EXHAUSTED
         verdict = self.admit(entry, reserved)
         if verdict != ACCEPTED:
             return verdict
         batch = self.pool.new_batch(max(entry, <size_t>1))
         if batch is NULL:
             return OUT_OF_MEMORY
-        if not self.pool.add_run(batch, target, self.clock.now(), index):
+        if not self.pool.add_run(batch, target, self.time_of_acceptance(reserved), index):
             self.pool.discard(batch)
             return OUT_OF_MEMORY
         batch.opened = self.clock.precise()
@@ -380,19 +415,25 @@ cdef class Accumulator:
 
     # --- waiting for room
 
-    def wait_for_room(self, RoomWaiter waiter not None):
-        """Queue up behind earlier waiters; True when room was reserved at once. Any thread.
+    def wait_for_room(self, RoomWaiter waiter not None, bint in_front=False):
+        """Queue up behind earlier waiters, or in front of them; it may have its turn at once. Any thread.
 
         Raises `MemoryError` when the message could never fit within the memory limit.
         """
         if self.budget.limit and waiter.size > self.budget.limit:
             raise MemoryError(f"{waiter.size} bytes never fit within memory_limit_bytes={self.budget.limit}")
-        with cython.critical_section(self):
-            if self.refusal is not None:
-                return True
+        waiter.called = self.clock.now()
+        if self.refusal is not None:
+            waiter.wake()
+        elif in_front:
+            self.waiters.appendleft(waiter)
+        else:
             self.waiters.append(waiter)
         self.grant()
-        return waiter.granted
+
+    def has_waiters(self):
+        """Whether somebody waits for room."""
+        return bool(self.waiters)
 
     def stop_waiting(self, RoomWaiter waiter not None):
         """Leave the queue, or give the reservation back. Any thread."""
@@ -404,23 +445,36 @@ cdef class Accumulator:
         if waiter in self.waiters:
             self.waiters.remove(waiter)
         self.grant()
+        self.budget.grant()
 
-    cdef void grant(self):
-        """Reserve room for waiters, in order of arrival, as far as there is any."""
+    cdef void grant(self) noexcept:
+        """Give waiters their turn, in order of arrival, as far as there is room."""
+        if self.granting:
+            return
+        self.granting = True
+        while self.grant_next():
+            pass
+        self.granting = False
+
+    cdef bint grant_next(self) noexcept:
         cdef RoomWaiter waiter
-        cdef Verdict verdict
-        while self.waiters:
-            waiter = <RoomWaiter>self.waiters[0]
-            verdict = self.check_room(waiter.size)
-            if verdict == MEMORY_FULL and self not in self.budget.waiting:
+        if not self.waiters:
+            return False
+        waiter = <RoomWaiter>self.waiters[0]
+        if not waiter.marks:
+            if not self.budget.has_room(waiter.size) and self not in self.budget.waiting:
                 self.budget.waiting.append(self)
-            if verdict != ACCEPTED:
-                return
-            self.waiters.popleft()
+            if self.check_room(waiter.size) != ACCEPTED:
+                return False
             self.pending_messages += 1
             self.budget.used += waiter.size
             waiter.granted = True
+        self.waiters.popleft()
+        try:
             waiter.wake()
+        except BaseException as error:
+            _report(error, self)
+        return True
 
     # --- the loop's side
 

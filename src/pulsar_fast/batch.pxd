@@ -45,7 +45,7 @@ cdef struct Batch:
     bint alone             # one message outside of a batch
     bint begun             # written in part at least: its bytes are fixed
     bint pending_hold
-    bint write_hold
+    int32_t write_holds    # one for each connection that has begun it and not finished
 
 
 cdef enum:

@@ -111,9 +111,9 @@ cdef class BufferPool:
         return batch
 
     cdef bint grow(self, Batch* batch, size_t size) noexcept:
-        """Make room for `size` more bytes; False when there is no memory."""
+        """Make room for `size` more bytes, and as much as there was again; False when there is no memory."""
         cdef size_t capacity = 0
-        cdef char* larger = self.take(batch.end + size, &capacity)
+        cdef char* larger = self.take(max(batch.end + size, 2 * batch.capacity), &capacity)
         if larger is NULL:
             return False
         memcpy(larger, batch.bytes, batch.end)
@@ -172,8 +172,7 @@ cdef class BufferPool:
         self.pending_holds += 1
 
     cdef void hold_for_write(self, Batch* batch) noexcept:
-        PF_CHECK(not batch.write_hold, "two writes hold one batch")
-        batch.write_hold = True
+        batch.write_holds += 1
         self.write_holds += 1
 
     cdef size_t let_go_of_pending(self, Batch* batch) noexcept:
@@ -183,15 +182,15 @@ cdef class BufferPool:
         return self.free_if_unheld(batch)
 
     cdef size_t let_go_of_write(self, Batch* batch) noexcept:
-        PF_CHECK(batch.write_hold, "a write lets go of a batch that it does not hold")
-        batch.write_hold = False
+        PF_CHECK(batch.write_holds > 0, "a write lets go of a batch that it does not hold")
+        batch.write_holds -= 1
         self.write_holds -= 1
         return self.free_if_unheld(batch)
 
     cdef size_t free_if_unheld(self, Batch* batch) noexcept:
         """Free what nobody holds; returns the bytes to give back to the budget (0 while it is held)."""
         cdef size_t charge = batch.charge
-        if batch.pending_hold or batch.write_hold:
+        if batch.pending_hold or batch.write_holds:
             return 0
         self.discard(batch)
         return charge

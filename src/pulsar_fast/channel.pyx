@@ -145,7 +145,7 @@ cdef class Channel:
         """What the transport took has begun; what it took whole is free of the write."""
         cdef Offer* offer = self.offers
         cdef Offer* end = self.offers + self.offer_count
-        while offer < end and taken:
+        while offer < end and taken and self.transport is not None:
             self.begin(offer, min(taken, offer.size))
             taken -= min(taken, offer.size)
             offer += 1
@@ -218,7 +218,7 @@ cdef class Channel:
         cdef char* other
         cdef size_t capacity = self.inbox_capacity
         if held == capacity:
-            capacity = min(2 * capacity, self.max_frame + 4)
+            capacity = max(capacity, min(2 * capacity, self.max_frame + 4))
         elif held == 0 and capacity > INBOX:
             capacity = INBOX
         if capacity != self.inbox_capacity:

@@ -42,7 +42,7 @@ cdef class SendFuture:
     cdef public bint _asyncio_future_blocking
 
     cdef void complete(self, MessageId message_id, PyObject* error) noexcept
-    cdef void schedule(self)
+    cdef void schedule(self) noexcept
 
 
 @cython.final

@@ -10,7 +10,8 @@ cdef object _NO_MESSAGE_ID = new_message_id(-1, -1, -1, -1, 0)
 
 cdef void complete_runs(Run* runs, int count, Batch* batch, int first_message, const Answer* answer) noexcept:
     """Answer `count` runs and drop their references. `first_message` is the batch index of the first one."""
-    cdef int batch_size = 0 if batch.alone else batch.count
+    # What the broker did not store (a duplicate, a drop) has no place in a batch either.
+    cdef int batch_size = 0 if batch.alone or answer.entry_id == -1 else batch.count
     cdef int message = first_message
     cdef Run* run
     cdef PyObject* target
@@ -106,8 +107,9 @@ cdef class SendWaiter:
 cdef class SendFuture:
     """What `send` of the asyncio API returns.
 
-    `await`, `create_task`, `gather`, `wait_for` and `shield` take it. The message is on its way whether or not
-    somebody awaits; cancelling it stops the waiting, and the sending only while it still waits for room.
+    `await`, `create_task`, `gather`, `wait_for` and `shield` take it (`asyncio.wait` takes tasks only). The message
+    is on its way whether or not somebody awaits; cancelling stops the waiting, and the sending only while it still
+    waits for room.
     """
 
     def __cinit__(self, loop):
@@ -124,12 +126,9 @@ cdef class SendFuture:
         else:
             self.state = REFUSED
             self.error = <object>error
-        try:
-            self.schedule()
-        except BaseException:
-            PyErr_WriteUnraisable(<PyObject*>self)
+        self.schedule()
 
-    cdef void schedule(self):
+    cdef void schedule(self) noexcept:
         callbacks, self.callbacks = self.callbacks, None
         if callbacks:
             for callback, context in callbacks:
@@ -250,19 +249,16 @@ cdef class SendHandle:
     cdef void complete(
         self, int64_t index, int count, int first_message, int batch_size, const Answer* answer
     ) noexcept:
-        try:
-            if answer.error is NULL:
-                self.segments.append((
-                    index, count, answer.ledger_id, answer.entry_id, answer.partition,
-                    first_message if batch_size else -1, batch_size,
-                ))
-            else:
-                for i in range(count):
-                    self._errors[index + i] = <object>answer.error
-            self.answered += count
-            self.finish_if_ended()
-        except BaseException:
-            PyErr_WriteUnraisable(<PyObject*>self)
+        if answer.error is NULL:
+            self.segments.append((
+                index, count, answer.ledger_id, answer.entry_id, answer.partition,
+                first_message if batch_size else -1, batch_size,
+            ))
+        else:
+            for i in range(count):
+                self._errors[index + i] = <object>answer.error
+        self.answered += count
+        self.finish_if_ended()
 
     cdef int finish_if_ended(self) except -1:
         if self.input_ended and self.answered == self.count and not self.done.is_set():

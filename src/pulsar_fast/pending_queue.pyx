@@ -13,18 +13,15 @@ cdef inline int32_t _expired_runs(Batch* batch, int64_t accepted_before, int64_t
     return run - batch.first_run
 
 
-cdef int _cut_entries(Batch* batch, int64_t messages) except -1:
-    """Take the first entries out of a body that was never begun."""
+cdef void _cut_entries(Batch* batch, int64_t messages) noexcept nogil:
+    """Take the first entries out of a body that was never begun; others follow them."""
     cdef SingleMetadata entry
     for _ in range(messages):
-        if read_single(batch.bytes + batch.start, batch.end - batch.start, &entry) < 0:
-            raise RuntimeError("an entry of a batch cannot be read back")
+        read_single(batch.bytes + batch.start, batch.end - batch.start, &entry)
         batch.start += entry.size
-    if read_single(batch.bytes + batch.start, batch.end - batch.start, &entry) < 0:
-        raise RuntimeError("an entry of a batch cannot be read back")
+    read_single(batch.bytes + batch.start, batch.end - batch.start, &entry)
     batch.lowest_id = entry.sequence_id
     batch.count -= messages
-    return 0
 
 
 @cython.final
@@ -85,16 +82,16 @@ cdef class PendingQueue:
             PF_CHECK(accumulator.pending_messages >= 0, "more permits are given back than were taken")
         if size:
             self.budget.give_back(size)
-        try:
-            if accumulator.waiters:
-                accumulator.grant()
-            if size and self.budget.waiting:
-                self.budget.grant()
-        except BaseException:
-            PyErr_WriteUnraisable(<PyObject*>self)
+        if accumulator.waiters:
+            accumulator.grant()
+        if size and self.budget.waiting:
+            self.budget.grant()
 
     cdef void finish(self, Batch* batch, const Answer* answer) noexcept:
-        """Answer all that is left of a batch: out of the queue, permits back, then whoever asked."""
+        """Answer all that is left of a batch that was removed: permits back, then whoever asked.
+
+        What hears of it may do anything, also end the producer: nothing of the batch is used after that.
+        """
         cdef Run* runs = batch.runs
         cdef size_t run_capacity = batch.run_capacity
         cdef int first_run = batch.first_run
@@ -105,7 +102,6 @@ cdef class PendingQueue:
         cdef int64_t started
         cdef int unheard = 0
         cdef Batch described = batch[0]
-        self.remove(batch)
         batch.runs = NULL
         if answer.error is NULL:
             self.acknowledged += messages
@@ -125,16 +121,14 @@ cdef class PendingQueue:
     cdef void after_callbacks(self, int64_t started, int unheard, int64_t position, const Answer* answer) noexcept:
         cdef int64_t held_for = self.accumulator.clock.now() - started
         error = None if answer.error is NULL else <object>answer.error
-        try:
-            if held_for > 100_000_000:
-                self.observer.callbacks_held_loop(held_for / 1e9)
-            if unheard:
-                self.observer.nobody_heard(unheard, error)
-            self.check_marks(position, error)
-        except BaseException:
-            PyErr_WriteUnraisable(<PyObject*>self)
+        self.check_marks(position, error)
+        if held_for > 100_000_000:
+            self.observer.callbacks_held_loop(held_for / 1e9)
+        if unheard:
+            self.observer.nobody_heard(unheard, error)
 
     cdef void fail(self, Batch* batch, error) noexcept:
+        """Answer a batch that was removed with an error."""
         cdef Answer answer
         self.set_failure(&answer, error)
         self.finish(batch, &answer)
@@ -146,12 +140,17 @@ cdef class PendingQueue:
         answer.partition = -1
 
     def fail_all(self, error not None):
-        """Answer everything that was accepted with `error`."""
+        """Answer everything that was accepted with `error`; not what callbacks send meanwhile."""
+        cdef BatchList doomed
+        cdef Batch* batch
         self.accumulator.mark()
         self.absorb()
-        while self.batches.first is not NULL:
-            self.fail(self.batches.first, error)
-            self.absorb()
+        doomed = self.batches
+        self.batches.first = self.batches.last = self.unsent = NULL
+        while doomed.first is not NULL:
+            batch = doomed.first
+            list_remove(&doomed, batch)
+            self.fail(batch, error)
 
     # --- deadlines
 
@@ -180,44 +179,46 @@ cdef class PendingQueue:
             runs = _expired_runs(batch, before, &messages)
             if runs == 0:
                 return
-            self.expired += messages
             if batch.first_run + runs == batch.run_count:
+                self.expired += messages
                 if self.registration is not None:
                     self.registration.forget(batch)
+                self.remove(batch)
                 self.fail(batch, error)
                 batch = self.batches.first
             else:
                 self.expire_prefix(batch, runs, messages, error)
                 return
 
-    cdef void expire_prefix(self, Batch* batch, int32_t runs, int64_t messages, error) noexcept:
+    cdef void expire_prefix(self, Batch* batch, int32_t count, int64_t messages, error) noexcept:
         """Fail the first runs of a batch: cut out if it was never begun, else its bytes stay as they are."""
+        cdef size_t capacity = 0
+        # Moved out first: what hears of it may end everything, this batch included.
+        cdef Run* runs = <Run*>self.pool.take(count * sizeof(Run), &capacity)
         cdef Answer answer
-        cdef Run* kept
-        cdef int32_t first_run = batch.first_run
         cdef int first_message = batch.answered
         cdef int64_t position = batch.position
         cdef int unheard = 0
         cdef int64_t started = self.accumulator.clock.now()
         cdef Batch described = batch[0]
-        self.set_failure(&answer, error)
-        batch.first_run += runs
+        if runs is NULL:
+            return  # the next turn tries again
+        memcpy(runs, batch.runs + batch.first_run, count * sizeof(Run))
+        batch.first_run += count
         batch.position += messages
         if batch.begun:
             batch.answered += messages
         else:
             self.pool.drop_header(batch)
-            try:
-                _cut_entries(batch, messages)
-            except BaseException:
-                PyErr_WriteUnraisable(<PyObject*>self)
+            _cut_entries(batch, messages)
+        self.expired += messages
         self.failed += messages
-        # The runs stay in place while callbacks run, since only the loop drops a batch.
-        kept = batch.runs + first_run
-        for run in range(runs):
-            unheard += 0 if kept[run].target is not NULL else kept[run].count
+        for run in range(count):
+            unheard += 0 if runs[run].target is not NULL else runs[run].count
+        self.set_failure(&answer, error)
         self.release(0, messages)
-        complete_runs(kept, runs, &described, first_message, &answer)
+        complete_runs(runs, count, &described, first_message, &answer)
+        self.pool.give_back(<char*>runs, capacity)
         self.after_callbacks(started, unheard, position, &answer)
 
     # --- flush
@@ -256,20 +257,33 @@ cdef class PendingQueue:
     # --- handoff
 
     def attach(self, Registration registration not None):
-        """The one step of a handoff: everything pending goes to this registration, from the first batch on."""
-        cdef Batch* batch = self.batches.first
+        """The one step of a handoff: everything pending goes to this registration, from the first batch on.
+
+        What exceeds its limits fails, also of what the accumulator has batched under the old ones.
+        """
+        cdef BatchList refused
+        cdef Batch* batch
         cdef Batch* following
+        refused.first = refused.last = NULL
+        self.accumulator.mark()
+        self.absorb()
+        batch = self.batches.first
         while batch is not NULL:
             following = batch.next
-            if batch.begun:
-                self.resent += 1
-            else:
+            if not batch.begun:
                 self.pool.drop_header(batch)
             if not registration.fits(batch):
-                self.fail(batch, registration.too_big(batch.end - batch.start))
+                list_remove(&self.batches, batch)
+                list_append(&refused, batch)
+            elif batch.begun:
+                self.resent += 1
             batch = following
         self.unsent = self.batches.first
         self.registration = registration
+        while refused.first is not NULL:
+            batch = refused.first
+            list_remove(&refused, batch)
+            self.fail(batch, registration.too_big(batch.end - batch.start))
 
     def detach(self):
         """No live registration: nothing of this queue is begun from now on."""

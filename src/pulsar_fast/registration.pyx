@@ -173,8 +173,10 @@ cdef class Registration:
             if self.slot_at(index).lowest_id == sequence_id:
                 break
         else:
-            if self.persistent and self.slot_count and sequence_id > self.highest_in_flight():
-                raise FrameError(f"a receipt for sequence id {sequence_id}, which is above all that were sent")
+            if self.persistent and self.slot_count and receipt.sequence_id > <uint64_t>self.highest_in_flight():
+                raise FrameError(
+                    f"a receipt for sequence id {receipt.sequence_id}, which is above all that were sent"
+                )
             self.queue.late += 1
             return 0
         if index and self.persistent and not nowhere:
@@ -206,6 +208,7 @@ cdef class Registration:
         answer.ledger_id = -1 if nowhere else <int64_t>receipt.ledger_id
         answer.entry_id = -1 if nowhere else <int64_t>receipt.entry_id
         answer.partition = -1 if nowhere else self.queue.partition
+        self.queue.remove(batch)
         self.queue.finish(batch, &answer)
 
     def has_slot(self, int64_t sequence_id):
@@ -231,7 +234,14 @@ cdef class Registration:
         if batch is NULL:
             self.queue.late += 1
         else:
+            self.queue.remove(batch)
             self.queue.fail(batch, error)
+
+    def release_slot(self, int64_t sequence_id):
+        """The broker refused the frame with that highest sequence id, which stays pending for a resend."""
+        cdef size_t index = self.find_refused(sequence_id)
+        if index < self.slot_count:
+            self.remove_slot(index)
 
     def is_intact(self, int64_t sequence_id):
         """Whether the bytes of the frame with that highest sequence id still agree with their checksum."""

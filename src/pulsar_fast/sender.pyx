@@ -63,11 +63,24 @@ cdef int _put_clusters(Scratch* scratch, replication_clusters, bint disable_repl
     if disable_replication:
         scratch_bytes_field(scratch, 7, b"__local__", 9)
         return 0
-    if isinstance(replication_clusters, (str, bytes)):
-        raise TypeError("replication_clusters must be a list of str")
     for cluster in replication_clusters:
         name = _utf8("an element of replication_clusters", cluster, &size)
         scratch_bytes_field(scratch, 7, name, size)
+    return 0
+
+
+cdef int _check_replication(replication_clusters, disable_replication) except -1:
+    cdef Py_ssize_t size = 0
+    if not isinstance(disable_replication, (bool, type(None))):
+        raise TypeError(f"disable_replication must be a bool, not {type(disable_replication).__name__}")
+    if replication_clusters is None:
+        return 0
+    if not isinstance(replication_clusters, (list, tuple)):
+        raise TypeError(
+            f"replication_clusters must be a list of str, not {type(replication_clusters).__name__}"
+        )
+    for cluster in replication_clusters:
+        _utf8("an element of replication_clusters", cluster, &size)
     return 0
 
 
@@ -80,7 +93,7 @@ cdef int _encode(
     cdef const char* partition = NULL
     cdef const char* ordering = NULL
     scratch.size = 0
-    if properties:
+    if properties is not None:
         _put_properties(scratch, 4 if alone else 1, properties)
     if partition_key is not None:
         partition = _utf8("partition_key", partition_key, &partition_size)
@@ -176,6 +189,8 @@ cdef class Sender:
             return 0
         if (verdict == QUEUE_FULL or verdict == MEMORY_FULL) and self._blocks:
             return wanted
+        if verdict == IDS_EXHAUSTED:
+            raise OverflowError(EXHAUSTED)
         self._answer(target, self._refusal(verdict, wanted))
         return 0
 
@@ -221,8 +236,7 @@ cdef class Sender:
         if event_timestamp is not None:
             event_time = _not_negative("event_timestamp", event_timestamp)
         delivery = _delivery_time(deliver_at, deliver_after, self._accumulator.clock)
-        if not isinstance(disable_replication, (bool, type(None))):
-            raise TypeError(f"disable_replication must be a bool, not {type(disable_replication).__name__}")
+        _check_replication(replication_clusters, disable_replication)
         alone = (
             not self._accumulator.batching or delivery >= 0 or bool(disable_replication)
             or bool(replication_clusters)
@@ -283,6 +297,9 @@ FORKED = (
 )
 
 
+EXHAUSTED = "no sequence_id is left above 2**63 - 1, which was given for an earlier message"
+
+
 @cython.final
 cdef class Feed:
     """Takes elements from the input of one `send_many` call as long as there is room.
@@ -298,8 +315,7 @@ cdef class Feed:
         cdef int64_t event_time = -1
         if event_timestamp is not None:
             event_time = _not_negative("event_timestamp", event_timestamp)
-        if not isinstance(disable_replication, bool):
-            raise TypeError(f"disable_replication must be a bool, not {type(disable_replication).__name__}")
+        _check_replication(replication_clusters, disable_replication)
         if isinstance(payloads, (str, bytes, bytearray, memoryview)):
             raise TypeError(f"payloads must be an iterable of messages, not one {type(payloads).__name__}")
         self.sender = sender
@@ -309,9 +325,10 @@ cdef class Feed:
             for form in range(2):
                 self.encoded.append(self.encode_once(
                     &self.alone[tombstone] if form else &self.batched[tombstone],
-                    form or not sender._accumulator.batching or bool(replication_clusters) or disable_replication,
+                    form or not sender._accumulator.batching or bool(replication_clusters)
+                    or bool(disable_replication),
                     tombstone, properties, partition_key, ordering_key, event_time, replication_clusters,
-                    disable_replication,
+                    bool(disable_replication),
                 ))
         self.items = iter(payloads)
 
@@ -350,6 +367,8 @@ cdef class Feed:
                 return wanted
             if verdict == ENDED:
                 raise self.sender._refusal(verdict, wanted)
+            if verdict == IDS_EXHAUSTED:
+                raise OverflowError(EXHAUSTED)
             if verdict != ACCEPTED and verdict != ELEMENT_REFUSED:
                 self.handle._refuse(self.sender._refusal(verdict, wanted))
             if reserved is not None:
@@ -368,8 +387,6 @@ cdef class Feed:
     cdef bint next_element(self) except -1:
         cdef PyObject* element = PyIter_Next(self.items)
         if element is NULL:
-            if PyErr_Occurred() is not NULL:
-                raise
             return False
         self.element = <object>element
         Py_DECREF(<object>element)
