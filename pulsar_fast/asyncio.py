@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ._core import Feed, MessageId, RoomWaiter, SendFuture, SendHandle, fork_count
+from .bounds import TimeIsUp, within
 from .client_core import ClientCore
 from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
 from .exceptions import MemoryBufferIsFull, PulsarException, Timeout
@@ -190,10 +191,8 @@ class Producer(BaseProducer):
         """
         self._check_loop()
         try:
-            await asyncio.wait_for(self._flush(), timeout)
-        except asyncio.TimeoutError as error:
-            if isinstance(error, PulsarException):
-                raise
+            await within(timeout, self._flush())
+        except TimeIsUp:
             raise Timeout(f"Producer.flush() took longer than {timeout:g} s") from None
 
     async def _flush(self) -> None:

@@ -131,7 +131,7 @@ class Client:
         self._finish("Client.shutdown()", on_loop(self._core.shut_down))
 
     def _finish(self, what: str, work: Any) -> None:
-        if self._core.closed:
+        if self._core.is_released:
             work.close()
         else:
             self._thread.call(what, work)

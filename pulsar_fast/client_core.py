@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from ._core import Budget, BufferPool, Clock, Waker
 from .backoff import Backoff
+from .bounds import TimeIsUp, within
 from .connection import BrokerAddress
 from .connection_pool import ConnectionPool
 from .exceptions import AlreadyClosed, PulsarException, Timeout
@@ -42,6 +43,7 @@ class ClientCore:
         self._producers: set[TopicProducer] = set()
         self._creating: set[asyncio.Task[TopicProducer]] = set()
         self._last_producer_id = 0
+        self._closing: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None  # kept, since the loop holds tasks weakly
 
     def next_producer_id(self) -> int:
@@ -82,10 +84,8 @@ class ClientCore:
                 await asyncio.sleep(backoff.next())
 
         try:
-            return await asyncio.wait_for(until_it_works(), timeout)
-        except asyncio.TimeoutError as error:
-            if isinstance(error, PulsarException):
-                raise
+            return await within(timeout, until_it_works())
+        except TimeIsUp:
             if failure is None:
                 raise Timeout(f"{what} took longer than {timeout:g} s") from None
             raise type(failure)(f"{what} failed for {timeout:g} s: {failure.message}") from failure
@@ -133,10 +133,16 @@ class ClientCore:
         self._producers.discard(producer)
 
     async def close(self) -> None:
-        """Close all producers, which wait for what they have accepted, then all connections."""
-        if self.closed:
-            return
-        self.closed = True
+        """Close all producers, which wait for what they have accepted, then all connections.
+
+        It goes on when the caller stops waiting; a second call waits for the same.
+        """
+        if self._closing is None:
+            self.closed = True
+            self._closing = self._loop.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         creating = list(self._creating)
         for task in creating:
             task.cancel()
@@ -147,6 +153,11 @@ class ClientCore:
     def close_soon(self) -> None:
         """Close in the background."""
         self._background = self._loop.create_task(self.close())
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing is left of it on the loop."""
+        return self._wake_fds is None
 
     def shut_down(self) -> None:
         """End at once: everything pending fails."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ._core import Channel, Clock, FrameError, SocketTransport, Transport
 from ._version import __version__
+from .bounds import TimeIsUp, within
 from .dialer import dial
 from .exceptions import ConnectError, PulsarException, Timeout, from_server_error
 from .options import ClientOptions
@@ -104,8 +105,8 @@ class Connection(Channel):
         self._loop.add_reader(self._fd, self._on_readable)
         try:
             left = timeout - (self._loop.time() - started)
-            await asyncio.wait_for(self._shake_hands(), max(left, 0.001))
-        except asyncio.TimeoutError:
+            await within(left, self._shake_hands())
+        except TimeIsUp:
             error = ConnectError(
                 f"{address} accepted the connection but did not answer within {timeout:g} s; "
                 "is it a Pulsar broker's binary port (6650 by default)?"
@@ -172,8 +173,8 @@ class Connection(Channel):
         self.request(request_id, command, settle)
         timeout = self._options.operation_timeout_seconds
         try:
-            return await asyncio.wait_for(answer, timeout)
-        except asyncio.TimeoutError:
+            return await within(timeout, answer)
+        except TimeIsUp:
             raise Timeout(f"{self.address} did not answer within {timeout:g} s") from None
         finally:
             self.forget(request_id)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from .bounds import TimeIsUp, within
 from .exceptions import ConnectError
 
 __all__ = ["dial"]
@@ -55,8 +56,8 @@ async def dial(host: str, port: int, timeout: float) -> socket.socket:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     try:
-        addresses = await asyncio.wait_for(_resolve_beside(host, port), timeout)
-    except asyncio.TimeoutError:
+        addresses = await within(timeout, _resolve_beside(host, port))
+    except TimeIsUp:
         raise ConnectError(f"the name {host!r} was not resolved within {timeout:g} s") from None
     except OSError as error:
         raise ConnectError(f"the name {host!r} cannot be resolved: {_reason(error)}") from error
@@ -67,7 +68,7 @@ async def dial(host: str, port: int, timeout: float) -> socket.socket:
             return await _connect(family, address, share)
         except OSError as error:
             failures.append(f"{address[0]}: {_reason(error)}")
-        except asyncio.TimeoutError:
+        except TimeIsUp:
             failures.append(f"{address[0]}: no answer within {share:.1f} s")
     raise ConnectError(f"cannot connect to {host}:{port} ({'; '.join(failures) or 'it has no address'})")
 
@@ -78,7 +79,7 @@ async def _connect(family: int, address: Any, timeout: float) -> socket.socket:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop = asyncio.get_running_loop()
-        await asyncio.wait_for(loop.sock_connect(sock, address), max(timeout, 0.001))
+        await within(timeout, loop.sock_connect(sock, address))
         if sock.getsockname() == sock.getpeername():
             # A free port of this machine may connect to itself; nobody listens there.
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))

@@ -60,7 +60,7 @@ class Lookup:
                 raise LookupError(f"{connection.address} named no pulsar:// URL for {topic.full}")
             try:
                 broker = ServiceUrl.parse(url, "the broker's URL").hosts[0]
-            except ValueError as error:
+            except (ValueError, NotImplementedError) as error:
                 raise LookupError(f"{connection.address} answered for {topic.full}: {error}") from error
             physical = connection.address.physical if answer.proxy_through_service_url else broker
             address = BrokerAddress(physical, broker)

@@ -29,7 +29,8 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(self._loop,), name="pulsar_fast loop", daemon=True)
         self._forks = fork_count()
-        self._stopping = threading.Lock()
+        self._lock = threading.Lock()  # of the next line, so that no work comes behind the end
+        self._ended = False
         self._thread.start()
         self._running.add(self)
         try:
@@ -55,11 +56,9 @@ class LoopThread:
         try:
             self.check_process()
             refuse_to_block(what)
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError as error:
+            future = self._submit(work)
+        except BaseException:
             work.close()
-            if self._loop.is_closed():
-                raise AlreadyClosed("the client is closed") from error
             raise
         try:
             return future.result(timeout)
@@ -74,22 +73,31 @@ class LoopThread:
             future.cancel()
             raise
 
+    def _submit(self, work: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
+        with self._lock:
+            if self._ended:
+                raise AlreadyClosed("the client is closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _end(self) -> None:
+        """Accept no more work; the loop ends once it has begun what it has."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on the loop without waiting for it."""
         try:
-            asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # closed
+            self._submit(work)
+        except AlreadyClosed:
             work.close()
 
     def stop(self) -> None:
-        """End the loop and its thread; any thread but that one, and a second call waits for the first."""
-        with self._stopping:
-            if self._loop.is_closed():
-                return
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._running.discard(self)
+        """End the loop and wait for its thread; idempotent."""
+        self._end()
+        self._thread.join()
+        self._running.discard(self)
 
     def begin_stop(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a last coroutine and then end the loop, without waiting for either."""
@@ -99,7 +107,7 @@ class LoopThread:
                 await work
             finally:
                 self._running.discard(self)
-                self._loop.call_soon(self._loop.stop)
+                self._end()
 
         self.begin(last())
 
@@ -109,11 +117,14 @@ class LoopThread:
         threads = [thread for thread in cls._running if thread._forks == fork_count()]
         futures = []
         for thread in threads:
-            with contextlib.suppress(RuntimeError):
-                futures.append(asyncio.run_coroutine_threadsafe(thread.core.close(), thread._loop))
+            work = thread.core.close()
+            try:
+                futures.append(thread._submit(work))
+            except AlreadyClosed:
+                work.close()
         concurrent.futures.wait(futures, EXIT_SECONDS)
         for thread in threads:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(AlreadyClosed, Timeout):
                 thread.call("shutting down", on_loop(thread.core.shut_down), 1.0)
             thread.stop()
 
@@ -133,13 +144,14 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         unmark_loop_thread(threading.get_ident())
-        _cancel_rest(loop)
+        loop.run_until_complete(_settle_rest())
         loop.close()
 
 
-def _cancel_rest(loop: asyncio.AbstractEventLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
+async def _settle_rest() -> None:
+    """Cancel what is left, and let everybody who waits for it hear of its end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)

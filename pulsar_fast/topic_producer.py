@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import enum
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from ._core import Accumulator, PendingQueue, Registration, fresh_copy
 from .backoff import Backoff
+from .bounds import TimeIsUp, within
 from .connection import BrokerAddress, Connection
 from .exceptions import (
     AlreadyClosed,
@@ -118,6 +120,7 @@ class TopicProducer:
         self._warned_at = {"unheard": -_WARNING_INTERVAL, "callback": -_WARNING_INTERVAL}
         self._unheard = 0
         self._closing: asyncio.Task[None] | None = None
+        self._leaving = False
         self._background: asyncio.Task[None] | None = None  # kept, since the loop holds tasks weakly
 
     # --- the data way
@@ -207,7 +210,7 @@ class TopicProducer:
 
         What a retry cannot mend is raised at once, the rest when the time is up.
         """
-        self._connecting = self._loop.create_task(self._connect_first())
+        self._connecting = self._begin_connecting(self._connect_first())
         try:
             await self._connecting
         except BaseException as error:
@@ -220,9 +223,9 @@ class TopicProducer:
 
     async def _reconnect(self) -> None:
         """Until there is a live registration again; only prepares, and ends in a handoff."""
-        await self._let_the_broker_finish()
-        while self._registration is None:
+        while self._lacks_registration():
             try:
+                await self._let_the_broker_finish()
                 await self._back_off()
                 await self._try_once()
             except PulsarException as error:
@@ -253,8 +256,8 @@ class TopicProducer:
             self._backoff.reset()
         self._acknowledged_before = self._queue.acknowledged
         self._go_on.clear()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._go_on.wait(), self._backoff.next())
+        with contextlib.suppress(TimeIsUp):
+            await within(self._backoff.next(), self._go_on.wait())
 
     def on_reached(self, address: BrokerAddress) -> None:
         """Some producer has reached a broker: no need to wait longer if it is the one of the last attempt."""
@@ -271,12 +274,12 @@ class TopicProducer:
         timeout = self._client.options.operation_timeout_seconds
         answered = False
         try:
-            await asyncio.wait_for(attempt.ended, timeout)
+            await within(timeout, attempt.ended)
             answered = True
         except PulsarException:
             answered = True
             raise
-        except asyncio.TimeoutError:
+        except TimeIsUp:
             raise Timeout(
                 f"{connection.address} did not answer a Producer command within {timeout:g} s"
             ) from None
@@ -415,11 +418,33 @@ class TopicProducer:
             self.state = State.RECONNECTING
 
     def _start_reconnect(self) -> None:
-        """At most one: a task that is under way looks again before it ends."""
-        if self.state in (State.CLOSED, State.FAILED, State.CONNECTING):
+        """At most one task: when one that is under way ends, it is seen whether another is needed."""
+        if self._lacks_registration() and (self._connecting is None or self._connecting.done()):
+            self._connecting = self._begin_connecting(self._reconnect())
+
+    def _lacks_registration(self) -> bool:
+        """Whether there should be a live registration and is none."""
+        if self._leaving or self.state in (State.CONNECTING, State.CLOSED, State.FAILED):
+            return False
+        return not self.is_connected
+
+    def _begin_connecting(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._connecting_ended)
+        return task
+
+    def _connecting_ended(self, task: asyncio.Task[None]) -> None:
+        """The registration may be over already, or the task was cancelled by somebody else."""
+        if task.cancelled():
+            # A timer, since a loop that is being torn down cancels every task and runs no timers any more.
+            self._loop.call_later(
+                self._client.options.initial_backoff_interval_ms / 1000, self._start_reconnect
+            )
             return
-        if self._connecting is None or self._connecting.done():
-            self._connecting = self._loop.create_task(self._reconnect())
+        error = task.exception()
+        if error is not None and not isinstance(error, PulsarException):
+            self._logger.error("%s: reconnecting ended unexpectedly", self.topic.full, exc_info=error)
+        self._start_reconnect()
 
     def _detach(self) -> None:
         self._queue.detach()
@@ -475,16 +500,17 @@ class TopicProducer:
 
     async def _take_leave(self, ends: float) -> None:
         """`CloseProducer`, whose answer comes behind those to all frames in flight."""
+        self._leaving = True
         self._stop_connecting()
         registration = self._registration
         if registration is None or registration.stopped:
             return
         registration.stop()
-        with contextlib.suppress(PulsarException, asyncio.TimeoutError):
+        with contextlib.suppress(PulsarException, TimeIsUp):
             # Sent in any case: a bound that has passed leaves no time for the answer, but for the command.
             answer = self._loop.create_task(self._ask_to_close(self._connection_of(registration)))
             await asyncio.sleep(0)
-            await asyncio.wait_for(answer, max(ends - self._loop.time(), 0))
+            await within(ends - self._loop.time(), answer)
 
     async def _ask_to_close(self, connection: Connection) -> None:
         request_id = connection.next_request_id()

@@ -216,8 +216,10 @@ cdef class Registration:
         return self.find_refused(sequence_id) < self.slot_count
 
     cdef size_t find_refused(self, int64_t sequence_id) noexcept:
-        cdef size_t index
-        for index in range(self.slot_count):
+        # The last one with that id: what the broker refuses of two is the repetition.
+        cdef size_t index = self.slot_count
+        while index:
+            index -= 1
             if self.slot_at(index).highest_id == sequence_id:
                 return index
         return self.slot_count

@@ -315,7 +315,7 @@ def test_a_full_queue_awaits_room(service_url: str, topic: str, subscribe: Subsc
             ticking = asyncio.create_task(tick())
             sendings = [producer.send(content) for content in numbered(1000)]
             assert producer.stats().pending_messages == 10
-            await asyncio.gather(*sendings)
+            await asyncio.gather(*sendings, producer.flush())
             ticking.cancel()
             assert ticks >= 100, "the loop was blocked"
 
@@ -356,7 +356,7 @@ def test_cancelled_while_waiting_for_room_it_is_not_sent(
             for cancelled in (sendings[3], task):
                 with pytest.raises(asyncio.CancelledError):
                     await cancelled
-            await asyncio.gather(*(sendings[index] for index in (0, 1, 2, 5)))
+            await asyncio.gather(*(sendings[index] for index in (0, 1, 2, 5)), producer.flush())
             assert producer.stats().pending_messages == 0
             assert producer.stats().client_pending_bytes == 0
 

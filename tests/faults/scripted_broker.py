@@ -1,0 +1,595 @@
+"""A broker over real sockets that does what a test tells it, and keeps every frame that it got.
+
+Untold, it behaves: it connects, names itself in look-ups, registers producers and stores what they send. What no
+client may ever send (a bad checksum, a frame for nobody, ids that do not rise) is kept in `violations`.
+"""
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import google_crc32c
+
+from pulsar_fast.wire.messages import (
+    BaseCommand,
+    CommandLookupTopicResponse,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+LEDGER = 7
+_MAGIC = b"\x0e\x01"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a frame."""
+
+    sequence_id: int
+    payload: bytes
+    metadata: Any  # MessageMetadata, or SingleMessageMetadata of a message in a batch
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What came in, in the order of arrival over all connections."""
+
+    link: "Link" = field(repr=False)
+    command: Any
+    raw: bytes = field(repr=False)
+    metadata: Any = None
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def kind(self) -> int:
+        return int(self.command.type)
+
+    @property
+    def request_id(self) -> int:
+        body = self.command
+        asked: dict[int, Any] = {
+            BaseCommand.PRODUCER: body.producer,
+            BaseCommand.CLOSE_PRODUCER: body.close_producer,
+            BaseCommand.LOOKUP: body.lookupTopic,
+            BaseCommand.PARTITIONED_METADATA: body.partitionMetadata,
+        }
+        return int(asked[self.kind].request_id) if self.kind in asked else 0
+
+
+class Link:
+    """One accepted connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.inbox = bytearray()
+        self.is_open = True
+        self.producers: dict[int, str] = {}
+        self.last_ids: dict[int, int] = {}
+        self.dropped: set[int] = set()  # producers that the broker has closed: what was on its way is dropped
+        self.bytes_left: int | None = None
+        self.piece_size: int | None = None
+
+    def send(self, data: bytes) -> None:
+        cut = self.bytes_left is not None and len(data) >= self.bytes_left
+        if self.bytes_left is not None:
+            data = data[: self.bytes_left]
+            self.bytes_left -= len(data)
+        try:
+            self._send_in_pieces(data)
+        except OSError:
+            self.close()
+        if cut:
+            self.close()
+
+    def _send_in_pieces(self, data: bytes) -> None:
+        if self.piece_size is None or not self.is_open:
+            self.socket.sendall(data)
+            return
+        for start in range(0, len(data), self.piece_size):
+            self.socket.sendall(data[start : start + self.piece_size])
+            time.sleep(0.0002)  # or the kernel joins the pieces again
+
+    def close(self, *, reset: bool = False) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        if reset:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+class Rule:
+    """What the broker does instead of its usual answer, for the next `times` frames of a kind after `skip` others."""
+
+    def __init__(self, broker: "ScriptedBroker", kind: int, skip: int = 0) -> None:
+        self.broker = broker
+        self.kind = kind
+        self.skip = skip
+        self.times: int | None = None
+        self.act: Callable[[Frame], None] | None = None
+
+    def do(self, act: Callable[[Frame], None], times: int | None = None) -> None:
+        self.act, self.times = act, times
+        with self.broker.changed:
+            self.broker.rules.append(self)
+
+    def answer_bytes(self, make: Callable[[Frame], bytes], times: int | None = None) -> None:
+        self.do(lambda frame: frame.link.send(make(frame)), times)
+
+    def say_nothing(self, times: int | None = None) -> None:
+        self.do(lambda frame: None, times)
+
+    def answer_error(self, code: int, text: str = "as scripted", times: int | None = None) -> None:
+        self.answer_bytes(lambda frame: error_answer(frame, code, text), times)
+
+    def cut_connection(self, times: int | None = 1, *, reset: bool = False) -> None:
+        self.do(lambda frame: frame.link.close(reset=reset), times)
+
+    def stop_reading(self) -> None:
+        self.do(lambda frame: self.broker.stop_reading(), 1)
+
+    def redirect_to(self, url: str, *, authoritative: bool = True, times: int | None = None) -> None:
+        kind = CommandLookupTopicResponse.Redirect
+        self.answer_bytes(lambda frame: lookup_answer(frame, url, kind, authoritative=authoritative), times)
+
+    def send_to(self, url: str, *, through_proxy: bool = False, times: int | None = None) -> None:
+        self.answer_bytes(lambda frame: lookup_answer(frame, url, through_proxy=through_proxy), times)
+
+
+class ScriptedBroker:
+    """Listens at once, on loopback; runs on a thread of its own until `stop`."""
+
+    def __init__(self, host: str = "127.0.0.1", *, max_message_size: int | None = None) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.frames: list[Frame] = []
+        self.links: list[Link] = []
+        self.violations: list[str] = []
+        self.rules: list[Rule] = []
+        self.max_message_size = max_message_size
+        self.last_sequence_id = -1
+        self.schema_version = b""
+        self._entries = 0
+        self._names = 0
+        self._held: list[Frame] | None = None
+        self._reads = True
+        self._cuts: list[int] = []
+        self._piece_size: int | None = None
+        self._stopped = False
+        self._host = host
+        self._listener: socket.socket | None = self._listen(0)
+        self.port = int(self._listener.getsockname()[1])
+        self._waked, self._waker = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="scripted broker", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://{self.address}"
+
+    # --- the script
+
+    def on_connect(self) -> Rule:
+        return Rule(self, BaseCommand.CONNECT)
+
+    def on_lookup(self) -> Rule:
+        return Rule(self, BaseCommand.LOOKUP)
+
+    def on_partitions(self) -> Rule:
+        return Rule(self, BaseCommand.PARTITIONED_METADATA)
+
+    def on_producer(self) -> Rule:
+        return Rule(self, BaseCommand.PRODUCER)
+
+    def on_close_producer(self) -> Rule:
+        return Rule(self, BaseCommand.CLOSE_PRODUCER)
+
+    def on_ping(self) -> Rule:
+        return Rule(self, BaseCommand.PING)
+
+    def on_send(self) -> Rule:
+        return Rule(self, BaseCommand.SEND)
+
+    def after(self, frames: int) -> Rule:
+        """The next `frames` - 1 frames with messages are answered; what follows happens at the one after them."""
+        return Rule(self, BaseCommand.SEND, skip=frames - 1)
+
+    def forget_rules(self) -> None:
+        with self.changed:
+            self.rules.clear()
+
+    def hold_receipts(self) -> None:
+        with self.changed:
+            self._held = []
+
+    def release_receipts(self, count: int | None = None) -> None:
+        """Answer the held frames, or the first `count` of them and go on holding."""
+        with self.changed:
+            held = self._held or []
+            now, self._held = (held, None) if count is None else (held[:count], held[count:])
+            for frame in now:
+                frame.link.send(self.receipt(frame))
+
+    def stop_reading(self) -> None:
+        with self.changed:
+            self._reads = False
+            self._wake()
+
+    def resume_reading(self) -> None:
+        with self.changed:
+            self._reads = True
+            self._wake()
+
+    def close_producer(self, frame: Frame | None = None, *, assigned: str = "") -> None:
+        """Tell the producer of a frame (the last one registered) that its topic is moved."""
+        with self.changed:
+            frame = frame or self.got(BaseCommand.PRODUCER)[-1]
+            frame.link.send(self.closing(frame, assigned=assigned))
+
+    def closing(self, frame: Frame, *, assigned: str = "") -> bytes:
+        """`CloseProducer` for the producer of a frame."""
+        body = frame.command.producer if frame.kind == BaseCommand.PRODUCER else frame.command.send
+        if frame.link.producers.pop(body.producer_id, None):
+            frame.link.dropped.add(body.producer_id)
+        command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id = body.producer_id
+        command.close_producer.request_id = 0
+        if assigned:
+            command.close_producer.assignedBrokerServiceUrl = assigned
+        return encode(command)
+
+    def send_error(self, code: int, at: Frame, text: str = "as scripted") -> None:
+        at.link.send(refusal(at, code, text))
+
+    def send_bytes(self, raw: bytes) -> None:
+        """To the last connection."""
+        with self.changed:
+            self.links[-1].send(raw)
+
+    def cut_connections(self, *, reset: bool = False) -> None:
+        with self.changed:
+            for link in self.links:
+                link.close(reset=reset)
+            self._wake()
+
+    def cut_next_connection_after(self, answered: int) -> None:
+        """The next new connection ends after so many bytes of answers."""
+        with self.changed:
+            self._cuts.append(answered)
+
+    def dribble(self, size: int) -> None:
+        """From the next connection on, answers go out in pieces of `size` bytes."""
+        with self.changed:
+            self._piece_size = size
+
+    def go_down(self) -> None:
+        """Nobody listens any more, and all connections are cut."""
+        with self.changed:
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
+            self.cut_connections()
+
+    def come_back(self) -> None:
+        """Listen again, on the same port."""
+        with self.changed:
+            self._listener = self._listen(self.port)
+            self._wake()
+
+    # --- what happened
+
+    def got(self, kind: int) -> list[Frame]:
+        with self.changed:
+            return [frame for frame in self.frames if frame.kind == kind]
+
+    @property
+    def sends(self) -> list[Frame]:
+        return self.got(BaseCommand.SEND)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [message.payload for frame in self.sends for message in frame.messages]
+
+    def wait_for(self, condition: Callable[["ScriptedBroker"], object], timeout: float = 5) -> None:
+        with self.changed:
+            if not self.changed.wait_for(lambda: condition(self), timeout):
+                kinds = Counter(BaseCommand.Type.Name(frame.kind) for frame in self.frames)
+                raise AssertionError(f"not within {timeout} s; the broker got {dict(kinds)}")
+
+    def stop(self) -> None:
+        with self.changed:
+            self._stopped = True
+            self._wake()
+        self._thread.join()
+
+    def __enter__(self) -> "ScriptedBroker":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+        assert self.violations == []
+
+    # --- its usual answers
+
+    def usual_answer(self, frame: Frame) -> None:
+        """As a good broker would."""
+        usual: dict[int, Callable[[Frame], bytes]] = {
+            BaseCommand.CONNECT: self._connected,
+            BaseCommand.LOOKUP: lambda frame: lookup_answer(frame, self.url),
+            BaseCommand.PARTITIONED_METADATA: _no_partitions,
+            BaseCommand.PRODUCER: self.registered,
+            BaseCommand.CLOSE_PRODUCER: self._closed,
+            BaseCommand.PING: lambda frame: encode(BaseCommand(type=BaseCommand.PONG, pong={})),
+            BaseCommand.SEND: self.receipt,
+        }
+        if frame.kind == BaseCommand.SEND and self._held is not None:
+            self._held.append(frame)
+        elif frame.kind in usual:
+            frame.link.send(usual[frame.kind](frame))
+
+    def _connected(self, _frame: Frame) -> bytes:
+        command = BaseCommand(type=BaseCommand.CONNECTED)
+        command.connected.server_version = "scripted"
+        command.connected.protocol_version = 20
+        if self.max_message_size is not None:
+            command.connected.max_message_size = self.max_message_size
+        return encode(command)
+
+    def registered(self, frame: Frame) -> bytes:
+        """`ProducerSuccess`; from here on the producer may send."""
+        asked = frame.command.producer
+        self._names += not asked.producer_name
+        name = asked.producer_name or f"scripted-{self._names}"
+        frame.link.dropped.discard(asked.producer_id)
+        frame.link.producers[asked.producer_id] = name
+        frame.link.last_ids[asked.producer_id] = -1
+        command = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+        command.producer_success.request_id = asked.request_id
+        command.producer_success.producer_name = name
+        command.producer_success.last_sequence_id = self.last_sequence_id
+        command.producer_success.schema_version = self.schema_version
+        return encode(command)
+
+    def _closed(self, frame: Frame) -> bytes:
+        frame.link.producers.pop(frame.command.close_producer.producer_id, None)
+        command = BaseCommand(type=BaseCommand.SUCCESS)
+        command.success.request_id = frame.request_id
+        return encode(command)
+
+    def receipt(self, frame: Frame, *, duplicate: bool = False) -> bytes:
+        """Of the next entry of the ledger."""
+        sent = frame.command.send
+        command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
+        command.send_receipt.producer_id = sent.producer_id
+        command.send_receipt.sequence_id = sent.sequence_id
+        if sent.HasField("highest_sequence_id"):
+            command.send_receipt.highest_sequence_id = sent.highest_sequence_id
+        position = command.send_receipt.message_id
+        if duplicate:
+            position.ledgerId = position.entryId = 2**64 - 1
+        else:
+            position.ledgerId, position.entryId = LEDGER, self._entries
+            self._entries += 1
+        return encode(command)
+
+    # --- its thread
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # so that it is soon full
+        listener.bind((self._host, port))
+        listener.listen(64)
+        return listener
+
+    def _wake(self) -> None:
+        self._waker.send(b"!")
+
+    def _run(self) -> None:
+        while not self._stopped:
+            with self.changed:
+                watched: list[socket.socket] = [self._waked]
+                watched += [self._listener] if self._listener is not None else []
+                watched += [link.socket for link in self.links if link.is_open and self._reads]
+            try:
+                ready, _, _ = select.select(watched, [], [])
+            except (OSError, ValueError):  # one was closed meanwhile
+                continue
+            with self.changed:
+                self._take_in(ready)
+                self.changed.notify_all()
+        for sock in (self._listener, self._waked, self._waker):
+            if sock is not None:
+                sock.close()
+        for link in self.links:
+            link.close()
+
+    def _take_in(self, ready: list[socket.socket]) -> None:
+        if self._waked in ready:
+            self._waked.recv(4096)
+        if self._listener in ready and self._listener is not None:
+            self._accept(self._listener)
+        for link in self.links:
+            if link.is_open and self._reads and link.socket in ready:
+                self._read(link)
+
+    def _accept(self, listener: socket.socket) -> None:
+        sock, _ = listener.accept()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = Link(sock)
+        link.bytes_left = self._cuts.pop(0) if self._cuts else None
+        link.piece_size = self._piece_size
+        self.links.append(link)
+
+    def _read(self, link: Link) -> None:
+        try:
+            data = link.socket.recv(256 * 1024)
+        except OSError:
+            data = b""
+        if not data:
+            link.close()
+            return
+        link.inbox += data
+        try:
+            while link.is_open and (frame := _next_frame(link)) is not None:
+                self.frames.append(frame)
+                self._check(frame)
+                self._answer(frame)
+        except Exception as error:
+            self.violations.append(f"{type(error).__name__}: {error}")
+            link.close()
+
+    def _check(self, frame: Frame) -> None:
+        if frame.kind != BaseCommand.SEND or _is_dropped(frame):
+            return
+        sent = frame.command.send
+        name = frame.link.producers.get(sent.producer_id)
+        assert name is not None, (
+            f"frame {sent.sequence_id} for producer {sent.producer_id}, which is not registered"
+        )
+        assert frame.metadata.producer_name == name, frame.metadata.producer_name
+        assert len(frame.messages) == sent.num_messages, (len(frame.messages), sent.num_messages)
+        ids = [message.sequence_id for message in frame.messages]
+        highest = sent.highest_sequence_id if sent.HasField("highest_sequence_id") else sent.sequence_id
+        assert (ids[0], ids[-1]) == (sent.sequence_id, highest), (ids[0], ids[-1], sent)
+        before = frame.link.last_ids[sent.producer_id]
+        assert [before, *ids] == sorted({before, *ids}), f"ids {ids} after {before}"
+        frame.link.last_ids[sent.producer_id] = ids[-1]
+
+    def _answer(self, frame: Frame) -> None:
+        if _is_dropped(frame):
+            return
+        for rule in self.rules:
+            if rule.kind != frame.kind:
+                continue
+            if rule.skip:
+                rule.skip -= 1
+                continue
+            if rule.times is not None:
+                rule.times -= 1
+                if rule.times == 0:
+                    self.rules.remove(rule)
+            assert rule.act is not None
+            rule.act(frame)
+            return
+        self.usual_answer(frame)
+
+
+# --- bytes of the protocol
+
+
+def encode(command: Any) -> bytes:
+    body: bytes = command.SerializeToString()
+    return struct.pack(">II", 4 + len(body), len(body)) + body
+
+
+def error_answer(frame: Frame, code: int, text: str) -> bytes:
+    """The refusal of a request, in the form that its answer has."""
+    if frame.kind == BaseCommand.SEND:
+        return refusal(frame, code, text)
+    command = BaseCommand(type=BaseCommand.ERROR)
+    answer: Any = command.error
+    if frame.kind == BaseCommand.LOOKUP:
+        command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
+        answer = command.lookupTopicResponse
+        answer.response = CommandLookupTopicResponse.Failed
+    elif frame.kind == BaseCommand.PARTITIONED_METADATA:
+        command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
+        answer = command.partitionMetadataResponse
+        answer.response = 1
+    answer.request_id = frame.request_id
+    answer.error = code
+    answer.message = text
+    return encode(command)
+
+
+def refusal(frame: Frame, code: int, text: str = "as scripted") -> bytes:
+    """`SendError`, which names the highest id of a batch."""
+    sent = frame.command.send
+    command = BaseCommand(type=BaseCommand.SEND_ERROR)
+    command.send_error.producer_id = sent.producer_id
+    command.send_error.sequence_id = (
+        sent.highest_sequence_id if sent.HasField("highest_sequence_id") else sent.sequence_id
+    )
+    command.send_error.error = code
+    command.send_error.message = text
+    return encode(command)
+
+
+def lookup_answer(
+    frame: Frame,
+    url: str,
+    kind: int = CommandLookupTopicResponse.Connect,
+    *,
+    authoritative: bool = True,
+    through_proxy: bool = False,
+) -> bytes:
+    command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
+    answer = command.lookupTopicResponse
+    answer.request_id = frame.request_id
+    answer.response = kind
+    answer.brokerServiceUrl = url
+    answer.authoritative = authoritative
+    answer.proxy_through_service_url = through_proxy
+    return encode(command)
+
+
+def _is_dropped(frame: Frame) -> bool:
+    return frame.kind == BaseCommand.SEND and frame.command.send.producer_id in frame.link.dropped
+
+
+def _no_partitions(frame: Frame) -> bytes:
+    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    command.partitionMetadataResponse.request_id = frame.request_id
+    command.partitionMetadataResponse.partitions = 0
+    command.partitionMetadataResponse.response = 0
+    return encode(command)
+
+
+def _next_frame(link: Link) -> Frame | None:
+    inbox = link.inbox
+    if len(inbox) < 4:
+        return None
+    (total,) = struct.unpack_from(">I", inbox)
+    assert 4 <= total <= 6 << 20, f"a frame of {total} bytes"
+    if len(inbox) < 4 + total:
+        return None
+    raw = bytes(inbox[: 4 + total])
+    del inbox[: 4 + total]
+    (size,) = struct.unpack_from(">I", raw, 4)
+    assert size <= total - 4, f"a command of {size} bytes in a frame of {total}"
+    command = BaseCommand.FromString(raw[8 : 8 + size])
+    if command.type != BaseCommand.SEND:
+        assert len(raw) == 8 + size, "bytes behind a command"
+        return Frame(link, command, raw)
+    metadata, messages = _open_payload(raw[8 + size :])
+    return Frame(link, command, raw, metadata, messages)
+
+
+def _open_payload(data: bytes) -> tuple[Any, tuple[Message, ...]]:
+    assert data[:2] == _MAGIC, f"no magic number but {data[:2]!r}"
+    checksum, size = struct.unpack_from(">II", data, 2)
+    assert checksum == google_crc32c.value(data[6:]), "the checksum is wrong"
+    metadata = MessageMetadata.FromString(data[10 : 10 + size])
+    payload = data[10 + size :]
+    if not metadata.HasField("num_messages_in_batch"):
+        return metadata, (Message(metadata.sequence_id, payload, metadata),)
+    messages = []
+    while payload:
+        (size,) = struct.unpack_from(">I", payload)
+        single = SingleMessageMetadata.FromString(payload[4 : 4 + size])
+        end = 4 + size + single.payload_size
+        assert end <= len(payload), "a message that reaches beyond its batch"
+        messages.append(Message(single.sequence_id, payload[4 + size : end], single))
+        payload = payload[end:]
+    assert len(messages) == metadata.num_messages_in_batch, "a batch with a wrong count"
+    return metadata, tuple(messages)
