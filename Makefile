@@ -41,7 +41,7 @@ lint: build ## ruff, mypy (strict) and cython-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint src
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
 
 debug: ## the test suite on a build with assertions, poisoned buffers and live counters
 	rm -rf build/debug && mkdir -p build/debug
