@@ -40,7 +40,7 @@ class Producer(BaseProducer):
     """Sends messages to one topic; made by `Client.create_producer`, used on the loop where that was awaited."""
 
     def __init__(
-        self, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+        self, client: object, core: TopicProducer, block_if_queue_full: bool, timeout: float | None
     ) -> None:
         self._client = client  # a producer keeps its client alive
         self._core = core
@@ -48,7 +48,7 @@ class Producer(BaseProducer):
         self._send_timeout = timeout
 
     def __new__(
-        cls, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+        cls, client: object, core: TopicProducer, block_if_queue_full: bool, timeout: float | None
     ) -> "Producer":
         producer: Producer = super().__new__(cls, core.accumulator, block_if_queue_full)
         return producer

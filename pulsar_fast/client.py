@@ -109,7 +109,7 @@ class Client:
         name = TopicName.parse(topic)
         core = self._thread.call("Client.create_producer()", self._core.create_producer(name, options))
         timeout = options.send_timeout_millis / 1000 if options.send_timeout_millis else None
-        return Producer(self, core, options.block_if_queue_full, timeout)
+        return Producer(self, self._thread, core, options.block_if_queue_full, timeout)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Complete names of the partitions of a topic; of the topic itself if it has none."""

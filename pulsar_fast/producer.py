@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import Feed, MessageId, RoomWaiter, SendHandle, SendWaiter, fork_count, refuse_to_block
 from .exceptions import MemoryBufferIsFull, ProducerQueueIsFull, PulsarException, Timeout
+from .loop_thread import LoopThread
 from .producer_base import BaseProducer
 from .topic_producer import State, TopicProducer
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
-
-    from .client import Client
 
 __all__ = ["Producer"]
 
@@ -28,15 +27,25 @@ class Producer(BaseProducer):
     """
 
     def __init__(
-        self, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+        self,
+        client: object,
+        thread: LoopThread,
+        core: TopicProducer,
+        block_if_queue_full: bool,
+        timeout: float | None,
     ) -> None:
         self._client = client  # a producer keeps its client alive
+        self._thread = thread
         self._core = core
-        self._thread = client._thread
         self._send_timeout = timeout
 
     def __new__(
-        cls, client: "Client", core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+        cls,
+        client: object,
+        thread: LoopThread,
+        core: TopicProducer,
+        block_if_queue_full: bool,
+        timeout: float | None,
     ) -> "Producer":
         producer: Producer = super().__new__(cls, core.accumulator, block_if_queue_full)
         return producer

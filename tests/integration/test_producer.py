@@ -422,7 +422,12 @@ def test_message_ids_are_those_that_consumers_see(
 def test_message_ids_serialize_as_the_official_clients_do(
     client: Client, consumer_client: pulsar.Client, topic: str, batching_enabled: bool | None
 ) -> None:
-    consumer = consumer_client.subscribe(topic, "ids", initial_position=pulsar.InitialPosition.Earliest)
+    consumer = consumer_client.subscribe(
+        topic,
+        "ids",
+        consumer_type=pulsar.ConsumerType.Shared,  # pulsar-lite's Exclusive delivers entries again
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
     answers, callback = collector()
     with client.create_producer(topic, batching_enabled=batching_enabled) as producer:
         for content in numbered(3):
