@@ -29,7 +29,7 @@ $(VENV)/built: $(SOURCES) | check-tools
 build: $(VENV)/built ## make .venv, compile the core, install with extras
 
 demo: build ## ingest a real file into the embedded broker and read every line back (FILE=path for another)
-	$(BIN)/pulsar-fast demo $(FILE)
+	$(BIN)/pulsar-fast demo $${FILE:+"$$FILE"}
 
 test: build ## the whole test suite
 	$(BIN)/python -m pytest $(TESTS)

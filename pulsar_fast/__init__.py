@@ -1,5 +1,7 @@
 """An Apache Pulsar producer whose hot path is compiled. `import pulsar_fast as pulsar` serves for producing."""
 
+from typing import Any
+
 from . import exceptions
 from ._core import MessageId, SendHandle
 from ._version import __version__
@@ -24,3 +26,35 @@ __all__ = [
     "__version__",
     *exceptions.__all__,
 ]
+
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("Consumer", "ConsumerType", "InitialPosition", "Message", "Reader", "TableView"),
+        "consuming stays with the official client (import pulsar)",
+    ),
+    **dict.fromkeys(
+        (
+            "Authentication",
+            "AuthenticationAthenz",
+            "AuthenticationBasic",
+            "AuthenticationOauth2",
+            "AuthenticationTLS",
+            "AuthenticationToken",
+            "AutoClusterFailover",
+            "CryptoKeyReader",
+            "ServiceInfo",
+            "ServiceInfoProvider",
+            "schema",
+        ),
+        "it is not supported yet",
+    ),
+    **dict.fromkeys(
+        ("ConsoleLogger", "FileLogger", "LoggerLevel"), "give a logging.Logger as Client(logger=...)"
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    reason = _ELSEWHERE.get(name)
+    detail = f": {reason}" if reason else ""
+    raise AttributeError(f"module 'pulsar_fast' has no attribute {name!r}{detail}")

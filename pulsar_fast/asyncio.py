@@ -1,6 +1,7 @@
 """The asyncio API: the same client and producer on the caller's own event loop."""
 
 import asyncio
+import atexit
 import logging
 import warnings
 from collections.abc import Iterable
@@ -8,13 +9,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ._core import Feed, MessageId, RoomWaiter, SendFuture, SendHandle, fork_count
+from ._core import Feed, MessageId, RoomWaiter, SendFuture, SendHandle, answer_at_once, fork_count
 from .bounds import TimeIsUp, within
 from .client_core import ClientCore
 from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
 from .exceptions import MemoryBufferIsFull, PulsarException, Timeout
 from .options import ClientOptions, ProducerOptions
-from .producer_base import BaseProducer
+from .producer_base import BaseProducer, check_timeout, snapshot
 from .result import Result
 from .service_url import ServiceUrl
 from .topic_name import TopicName
@@ -35,6 +36,17 @@ __all__ = [
     "Result",
 ]
 
+_cores: set[ClientCore] = set()
+
+
+def _abandon_rest() -> None:
+    """At interpreter exit: what a loop has left unanswered is answered, and counted in the log."""
+    for core in _cores:
+        core.abandon()
+
+
+atexit.register(_abandon_rest)
+
 
 class Producer(BaseProducer):
     """Sends messages to one topic; made by `Client.create_producer`, used on the loop where that was awaited."""
@@ -54,10 +66,15 @@ class Producer(BaseProducer):
         return producer
 
     def _check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio._get_running_loop() is not self._loop:
             raise RuntimeError(
                 "this producer belongs to another event loop: use it on the one that created it"
             )
+
+    def send_async(self, content: "Buffer | None", callback: Any, *arguments: Any, **named: Any) -> None:
+        """As in the synchronous producer, on the loop of this one: the callback runs there. Nothing to await."""
+        self._check_loop()
+        super().send_async(content, callback, *arguments, **named)
 
     def send(
         self,
@@ -79,7 +96,7 @@ class Producer(BaseProducer):
         waits for room, at most the send timeout. Cancelling withdraws it only while it waits for room.
         """
         self._check_loop()
-        future = SendFuture(self._loop)
+        future = SendFuture(self._loop, self._accumulator)
         arguments = (
             content,
             properties,
@@ -155,8 +172,7 @@ class Producer(BaseProducer):
             raise MemoryBufferIsFull(str(error)) from None
 
     def _send_when_there_is_room(self, wanted: int, target: object, content: Any, *arguments: Any) -> None:
-        if content is not None and type(content) is not bytes:
-            content = bytes(content)  # what it holds now is what is sent
+        content, arguments = snapshot(content, arguments)
         timer: asyncio.TimerHandle | None = None
 
         def go_on() -> None:
@@ -165,13 +181,20 @@ class Producer(BaseProducer):
             if isinstance(target, SendFuture) and target.cancelled():
                 self._accumulator.stop_waiting(waiter)
                 return
-            again = self._offer(waiter, target, content, *arguments)
-            if again:
-                self._send_when_there_is_room(again, target, content, *arguments)
+            try:
+                self._offer(waiter, target, content, *arguments)
+            except Exception as error:
+                fail(error)
 
         def give_up() -> None:
             self._accumulator.stop_waiting(waiter)
-            self._answer(target, Timeout(f"waiting for room for {self._send_timeout:g} s"))
+            fail(Timeout(f"waiting for room for {self._send_timeout:g} s"))
+
+        def fail(error: Exception) -> None:
+            if target is None:
+                self._core.nobody_heard(1, error)
+            else:
+                answer_at_once(target, getattr(error, "result", Result.UnknownError), error)
 
         waiter = RoomWaiter(wanted, go_on)
         if self._send_timeout is not None:
@@ -181,7 +204,7 @@ class Producer(BaseProducer):
         except PulsarException as error:
             if timer is not None:
                 timer.cancel()
-            self._answer(target, error)
+            fail(error)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send what is batched and wait until every message sent before this call is answered.
@@ -190,13 +213,14 @@ class Producer(BaseProducer):
         `Timeout`.
         """
         self._check_loop()
+        check_timeout(timeout)
         try:
             await within(timeout, self._flush())
         except TimeIsUp:
             raise Timeout(f"Producer.flush() took longer than {timeout:g} s") from None
 
     async def _flush(self) -> None:
-        if self._accumulator.has_waiters():
+        if self._accumulator.waiting():
             turn = asyncio.Event()
             self._accumulator.wait_for_room(RoomWaiter(0, turn.set, marks=True))
             await turn.wait()
@@ -209,6 +233,7 @@ class Producer(BaseProducer):
         whichever is first; what is left then gets `AlreadyClosed`.
         """
         self._check_loop()
+        check_timeout(timeout)
         await self._core.close(timeout)
 
     async def __aenter__(self) -> "Producer":
@@ -224,7 +249,9 @@ class Producer(BaseProducer):
         if core is None or core.state is State.CLOSED or self._accumulator.forks != fork_count():
             return
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-        if not self._loop.is_closed():
+        if self._loop.is_closed():
+            core.abandon()
+        else:
             self._loop.call_soon_threadsafe(core.close_soon)
 
 
@@ -273,6 +300,7 @@ class Client:
         if self._core is None:
             self._core = ClientCore(self._url, self._options)
             self._loop = loop
+            _cores.add(self._core)
         if self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop: create one for each loop")
         return self._core
@@ -318,7 +346,9 @@ class Client:
 
     async def close(self) -> None:
         """Close every producer, which waits for what it has accepted, then all connections; idempotent."""
-        await self._here().close()
+        core = self._here()
+        await core.close()
+        _cores.discard(core)
 
     def shutdown(self) -> None:
         """End at once: what is pending fails with `AlreadyClosed`; idempotent."""
@@ -342,3 +372,5 @@ class Client:
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(core.close_soon)
+        else:
+            core.abandon()

@@ -145,6 +145,9 @@ class Client:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<pulsar_fast.Client of {self._thread.core.lookup}>"
+
     def __reduce__(self) -> "tuple[object, ...]":
         raise TypeError("a client cannot be pickled: create one in each process")
 

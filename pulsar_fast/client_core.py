@@ -56,7 +56,10 @@ class ClientCore:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_fds[0], 4096)
         for producer in self.waker.take():
-            producer.turn()
+            try:
+                producer.turn()
+            except Exception:  # a bug: it must not keep the others from their turn
+                self.logger.exception("%s: a turn of the loop failed", producer.topic.full)
 
     def _on_reached(self, address: BrokerAddress) -> None:
         for producer in self._producers:
@@ -79,15 +82,16 @@ class ClientCore:
                 except PulsarException as error:
                     if not error.retriable:
                         raise
+                    if failure is None:
+                        self.logger.warning("%s: %s; trying again for %g s", what, error.message, timeout)
                     failure = error
-                    self.logger.debug("%s: %s", what, error)
                 await asyncio.sleep(backoff.next())
 
         try:
             return await within(timeout, until_it_works())
         except TimeIsUp:
             if failure is None:
-                raise Timeout(f"{what} took longer than {timeout:g} s") from None
+                raise Timeout(f"{what}: {self.lookup} gave no answer within {timeout:g} s") from None
             raise type(failure)(f"{what} failed for {timeout:g} s: {failure.message}") from failure
 
     async def create_producer(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
@@ -100,6 +104,8 @@ class ClientCore:
             await asyncio.wait([task])
         except asyncio.CancelledError:  # of the caller; closing the client cancels the task alone
             task.cancel()
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close_soon()  # registered in the same moment, and now nobody's
             raise
         if task.cancelled():
             raise AlreadyClosed("the client was closed meanwhile")
@@ -147,8 +153,13 @@ class ClientCore:
         for task in creating:
             task.cancel()
         await asyncio.gather(*creating, return_exceptions=True)
-        await asyncio.gather(*(producer.close() for producer in self._producers))
+        closed = await asyncio.gather(
+            *(producer.close() for producer in self._producers), return_exceptions=True
+        )
         self._release()
+        for error in closed:
+            if isinstance(error, Exception):
+                self.logger.error("closing a producer failed", exc_info=error)
 
     def close_soon(self) -> None:
         """Close in the background."""
@@ -168,16 +179,28 @@ class ClientCore:
             producer.shut_down()
         self._release()
 
+    def abandon(self) -> None:
+        """The loop has been closed before the client: answer what is left and close what is open, without it."""
+        self.closed = True
+        for producer in list(self._producers):
+            producer.abandon()
+        if self._wake_fds is not None:
+            self.pool.abandon()
+            self._close_wake_fds(self._wake_fds)
+
     def _release(self) -> None:
         """Close the connections and the way to wake the loop, once."""
         if self._wake_fds is None:
             return
         self.pool.close()
         self._loop.remove_reader(self._wake_fds[0])
-        self.waker.close()
-        for fd in set(self._wake_fds):
-            os.close(fd)
+        self._close_wake_fds(self._wake_fds)
+
+    def _close_wake_fds(self, fds: tuple[int, int]) -> None:
         self._wake_fds = None
+        self.waker.close()
+        for fd in set(fds):
+            os.close(fd)
 
 
 def _open_wake_fds() -> tuple[int, int]:

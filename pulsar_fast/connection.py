@@ -10,10 +10,10 @@ from typing import Protocol
 from ._core import Channel, Clock, FrameError, SocketTransport, Transport
 from ._version import __version__
 from .bounds import TimeIsUp, within
-from .dialer import dial
+from .dialer import dial, host_and_port
 from .exceptions import ConnectError, PulsarException, Timeout, from_server_error
 from .options import ClientOptions
-from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError, FeatureFlags
+from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError
 
 __all__ = ["BrokerAddress", "Connection", "ProducerOnConnection"]
 
@@ -24,12 +24,6 @@ FRAME_SLACK = 10 * 1024
 """Bytes that a frame may be longer than the largest message (Pulsar pads by as much)."""
 
 _Reply = Callable[["BaseCommand | PulsarException"], None]
-
-
-def host_and_port(address: tuple[str, int]) -> str:
-    """As in a URL: an IPv6 literal in brackets."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class Connection(Channel):
     """A connection past its handshake, owned by the event loop.
 
     Everything that can go wrong with it ends in `lose`, once: pending requests get the error, then the producers
-    on it, then whoever gave `on_lost`.
+    on it; whoever gave `on_lost` hears first, so that nobody gets it from the pool.
     """
 
     def __init__(
@@ -85,6 +79,7 @@ class Connection(Channel):
         self._last_request_id = 0
         self._handshake: asyncio.Future[None] = self._loop.create_future()
         self._watches_writing = False
+        self._pong_waits = False
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._fd = transport.socket.fileno() if isinstance(transport, SocketTransport) else -1
 
@@ -127,9 +122,6 @@ class Connection(Channel):
         connect.client_version = f"pulsar_fast-{__version__}"
         connect.protocol_version = PROTOCOL_VERSION
         connect.auth_method_name = "none"
-        connect.feature_flags.CopyFrom(
-            FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True)
-        )
         if self.address.is_proxied:
             connect.proxy_to_broker_url = host_and_port(self.address.logical)
         self.send(command)
@@ -194,8 +186,12 @@ class Connection(Channel):
         except OSError as error:
             self.lose(ConnectError(f"the connection to {self.address} was lost: {error.strerror or error}"))
             return
+        except Exception as error:
+            self._break_down(error)
+            return
         if blocked != self._watches_writing and self.transport is not None:
             self._watches_writing = blocked
+            self._pong_waits = False
             if blocked:
                 self._loop.add_writer(self._fd, self._write)
             else:
@@ -212,6 +208,9 @@ class Connection(Channel):
             return
         except OSError as error:
             self.lose(ConnectError(f"the connection to {self.address} was lost: {error.strerror or error}"))
+            return
+        except Exception as error:
+            self._break_down(error)
             return
         if not alive:
             self.lose(ConnectError(f"{self.address} closed the connection"))
@@ -239,6 +238,10 @@ class Connection(Channel):
             self._handshake.set_result(None)
 
     def _on_ping(self, _command: BaseCommand) -> None:
+        if self._watches_writing:
+            if self._pong_waits:
+                return  # one answer is enough for a peer that asks and does not read
+            self._pong_waits = True
         self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
 
     def _on_error(self, command: BaseCommand) -> None:
@@ -296,8 +299,13 @@ class Connection(Channel):
         if silent >= 2 * interval:
             self.lose(ConnectError(f"{self.address} has said nothing for {silent:.1f} s"))
             return
-        self._keep_alive_timer = self._loop.call_later(interval, self._keep_alive)
+        self._keep_alive_timer = self._loop.call_later(min(interval, 2 * interval - silent), self._keep_alive)
         self.send(BaseCommand(type=BaseCommand.PING, ping={}))
+
+    def _break_down(self, error: Exception) -> None:
+        """An error of ours (or no memory): what the stream holds is not known any more, so it must end."""
+        self._logger.error("the connection to %s failed inside the client", self.address, exc_info=error)
+        self.lose(ConnectError(f"the connection to {self.address} failed inside the client: {error!r}"))
 
     def lose(self, error: PulsarException) -> None:
         """The connection is over, for whatever reason; a second call does nothing."""
@@ -314,13 +322,13 @@ class Connection(Channel):
         if not self._handshake.done():
             self._handshake.set_exception(error)
             self._handshake.exception()  # seen, also if nobody waits for it any more
+        self._on_lost(self)
         replies, self._replies = self._replies, {}
         for on_reply in replies.values():
             on_reply(error)
         producers, self.producers = self.producers, {}
         for producer in producers.values():
             producer.on_connection_lost(self, error)
-        self._on_lost(self)
 
 
 def _hint(error: FrameError) -> str:

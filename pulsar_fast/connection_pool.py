@@ -63,6 +63,12 @@ class ConnectionPool:
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
 
+    def abandon(self) -> None:
+        """Close the sockets alone: there is no loop any more."""
+        self._closed = True
+        for connection in self._open.values():
+            connection.close()
+
     def close(self) -> None:
         """Close all connections, the ones under way too."""
         self._closed = True

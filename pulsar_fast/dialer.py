@@ -11,7 +11,7 @@ from typing import Any
 from .bounds import TimeIsUp, within
 from .exceptions import ConnectError
 
-__all__ = ["dial"]
+__all__ = ["dial", "host_and_port"]
 
 _Address = tuple[int, Any]  # address family and socket address
 _Resolve = Callable[[str, int], list[_Address]]
@@ -37,7 +37,7 @@ async def _resolve_beside(host: str, port: int) -> list[_Address]:
     def ask() -> None:
         try:
             answer = (found.set_result, _resolve(host, port))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name that is no name: empty or too long labels
             answer = (found.set_exception, error)  # type: ignore[assignment]
         try:
             loop.call_soon_threadsafe(tell, *answer)
@@ -46,6 +46,12 @@ async def _resolve_beside(host: str, port: int) -> list[_Address]:
 
     threading.Thread(target=ask, name=f"pulsar_fast resolver {host}", daemon=True).start()
     return await found
+
+
+def host_and_port(address: tuple[str, int]) -> str:
+    """As in a URL: an IPv6 literal in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def dial(host: str, port: int, timeout: float) -> socket.socket:
@@ -59,7 +65,7 @@ async def dial(host: str, port: int, timeout: float) -> socket.socket:
         addresses = await within(timeout, _resolve_beside(host, port))
     except TimeIsUp:
         raise ConnectError(f"the name {host!r} was not resolved within {timeout:g} s") from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConnectError(f"the name {host!r} cannot be resolved: {_reason(error)}") from error
     failures: list[str] = []
     for index, (family, address) in enumerate(addresses):
@@ -70,7 +76,9 @@ async def dial(host: str, port: int, timeout: float) -> socket.socket:
             failures.append(f"{address[0]}: {_reason(error)}")
         except TimeIsUp:
             failures.append(f"{address[0]}: no answer within {share:.1f} s")
-    raise ConnectError(f"cannot connect to {host}:{port} ({'; '.join(failures) or 'it has no address'})")
+    raise ConnectError(
+        f"cannot connect to {host_and_port((host, port))} ({'; '.join(failures) or 'it has no address'})"
+    )
 
 
 async def _connect(family: int, address: Any, timeout: float) -> socket.socket:
@@ -89,8 +97,10 @@ async def _connect(family: int, address: Any, timeout: float) -> socket.socket:
     return sock
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
     """The system's words; asyncio puts the address in front of them, which is named already."""
+    if not isinstance(error, OSError):
+        return str(error)
     if error.errno is None or isinstance(error, socket.gaierror):
         return str(error.strerror or error)
     return os.strerror(error.errno)

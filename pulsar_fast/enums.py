@@ -2,10 +2,20 @@
 
 from enum import IntEnum
 
-__all__ = ["BatchingType", "CompressionType", "PartitionsRoutingMode", "ProducerAccessMode"]
+__all__ = ["BatchingType", "CompressionType", "NamedInt", "PartitionsRoutingMode", "ProducerAccessMode"]
 
 
-class CompressionType(IntEnum):
+class NamedInt(IntEnum):
+    """An integer that shows its name, as the official client's enumerations do: `Result.Ok`, not `0`."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+class CompressionType(NamedInt):
     """How payloads are compressed."""
 
     NONE = 0
@@ -15,7 +25,7 @@ class CompressionType(IntEnum):
     SNAPPY = 4
 
 
-class PartitionsRoutingMode(IntEnum):
+class PartitionsRoutingMode(NamedInt):
     """How the partition of a message without a key is chosen."""
 
     UseSinglePartition = 0
@@ -23,14 +33,14 @@ class PartitionsRoutingMode(IntEnum):
     CustomPartition = 2
 
 
-class BatchingType(IntEnum):
+class BatchingType(NamedInt):
     """Which messages share a batch: any (`Default`), or those of one key (`KeyBased`)."""
 
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(IntEnum):
+class ProducerAccessMode(NamedInt):
     """Whether a producer shares its topic with others."""
 
     Shared = 0

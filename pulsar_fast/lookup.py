@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from .connection import BrokerAddress, Connection
 from .connection_pool import ConnectionPool
+from .dialer import host_and_port
 from .exceptions import ConnectError, LookupError, PulsarException, Timeout, from_server_error
 from .service_url import ServiceUrl
 from .topic_name import TopicName
@@ -30,6 +31,9 @@ class Lookup:
         self._listener_name = listener_name
         self._current = 0
 
+    def __str__(self) -> str:
+        return ", ".join(map(host_and_port, self._hosts))
+
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
         """The broker that serves a topic. One attempt; raises what stopped it."""
         return await self._at_some_host(lambda connection: self._follow(topic, connection))
@@ -46,7 +50,8 @@ class Lookup:
                 return await question(await self._pool.get(BrokerAddress(host, host)))
             except (ConnectError, Timeout) as error:
                 failure = error
-                self._current = (self._current + 1) % len(self._hosts)
+                if self._hosts[self._current] == host:  # or another question has moved on already
+                    self._current = (self._current + 1) % len(self._hosts)
         assert failure is not None
         raise failure
 

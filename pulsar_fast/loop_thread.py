@@ -5,6 +5,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -29,7 +30,8 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(self._loop,), name="pulsar_fast loop", daemon=True)
         self._forks = fork_count()
-        self._lock = threading.Lock()  # of the next line, so that no work comes behind the end
+        # Of the next line, so that no work comes behind the end. A destructor may run while it is held.
+        self._lock = threading.RLock()
         self._ended = False
         self._thread.start()
         self._running.add(self)
@@ -65,8 +67,8 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise AlreadyClosed("the client was closed meanwhile") from None
         except concurrent.futures.TimeoutError:
-            if future.done():  # its own error, which may be a kind of TimeoutError
-                raise
+            if future.done():  # in the last moment, or with an error that is a kind of TimeoutError
+                return future.result()
             future.cancel()
             raise Timeout(f"{what} took longer than {timeout:g} s") from None
         except BaseException:
@@ -93,10 +95,10 @@ class LoopThread:
         except AlreadyClosed:
             work.close()
 
-    def stop(self) -> None:
-        """End the loop and wait for its thread; idempotent."""
+    def stop(self, timeout: float | None = None) -> None:
+        """End the loop and wait for its thread, at most `timeout` seconds; idempotent."""
         self._end()
-        self._thread.join()
+        self._thread.join(timeout)
         self._running.discard(self)
 
     def begin_stop(self, work: Coroutine[Any, Any, None]) -> None:
@@ -114,7 +116,8 @@ class LoopThread:
     @classmethod
     def close_all(cls) -> None:
         """At interpreter exit: give what is pending a bounded chance, then end everything."""
-        threads = [thread for thread in cls._running if thread._forks == fork_count()]
+        ends = time.monotonic() + EXIT_SECONDS
+        threads = [thread for thread in list(cls._running) if thread._forks == fork_count()]
         futures = []
         for thread in threads:
             work = thread.core.close()
@@ -122,11 +125,12 @@ class LoopThread:
                 futures.append(thread._submit(work))
             except AlreadyClosed:
                 work.close()
-        concurrent.futures.wait(futures, EXIT_SECONDS)
+        concurrent.futures.wait(futures, EXIT_SECONDS * 0.8)
         for thread in threads:
             with contextlib.suppress(AlreadyClosed, Timeout):
-                thread.call("shutting down", on_loop(thread.core.shut_down), 1.0)
-            thread.stop()
+                left = max(ends - time.monotonic(), 0.01)
+                thread.call("shutting down", on_loop(thread.core.shut_down), left)
+            thread.stop(max(ends - time.monotonic(), 0.01))
 
 
 atexit.register(LoopThread.close_all)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from .enums import BatchingType, CompressionType, NamedInt, PartitionsRoutingMode, ProducerAccessMode
 
 __all__ = ["ClientOptions", "ProducerOptions"]
 
@@ -77,6 +77,13 @@ def _logger(name: str, value: object) -> None:
         raise _type_error(name, "a logging.Logger", value)
 
 
+def _is_default(value: object, default: object) -> bool:
+    """Whether an argument is at its default; the official client's own enumerations are taken for ours."""
+    if isinstance(default, NamedInt) and type(value).__name__ == type(default).__name__:
+        return getattr(value, "name", None) == default.name
+    return type(value) is type(default) and value == default  # 0 and False are not each other
+
+
 def _or_none(check: _Check) -> _Check:
     return lambda name, value: None if value is None else check(name, value)
 
@@ -110,7 +117,7 @@ class _Options:
             if name not in cls._UNSUPPORTED:
                 raise TypeError(f"unexpected argument {name!r}")
             default = cls._UNSUPPORTED[name]
-            if type(value) is not type(default) or value != default:  # 0 and False are not each other
+            if not _is_default(value, default):
                 raise NotImplementedError(
                     f"{name} is not supported yet: leave it at its default, {default!r}"
                 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._core import Feed, MessageId, RoomWaiter, SendHandle, SendWaiter, fork_count, refuse_to_block
 from .exceptions import MemoryBufferIsFull, ProducerQueueIsFull, PulsarException, Timeout
 from .loop_thread import LoopThread
-from .producer_base import BaseProducer
+from .producer_base import BaseProducer, check_timeout, snapshot
 from .topic_producer import State, TopicProducer
 
 if TYPE_CHECKING:
@@ -132,9 +132,13 @@ class Producer(BaseProducer):
         return handle
 
     def _send_when_there_is_room(self, wanted: int, target: object, *arguments: Any) -> None:
+        content, *rest = arguments
+        content, others = snapshot(content, tuple(rest))
         try:
             while wanted:
-                wanted = self._offer(self._wait_for_room(wanted, self._send_timeout), target, *arguments)
+                wanted = self._offer(
+                    self._wait_for_room(wanted, self._send_timeout), target, content, *others
+                )
         except PulsarException as error:
             self._answer(target, error)
 
@@ -149,11 +153,10 @@ class Producer(BaseProducer):
         waiter = RoomWaiter(size, room.release, dated)
         try:
             self._accumulator.wait_for_room(waiter)
+            in_time = room.acquire(timeout=-1 if timeout is None else timeout)
         except MemoryError as error:
             raise MemoryBufferIsFull(str(error)) from None
-        try:
-            in_time = room.acquire(timeout=-1 if timeout is None else timeout)
-        except BaseException:
+        except BaseException:  # a signal
             self._accumulator.stop_waiting(waiter)
             raise
         if waiter.granted:
@@ -169,6 +172,7 @@ class Producer(BaseProducer):
         `timeout` in seconds; None waits as long as messages live. Raises the first error among them, and `Timeout`.
         """
         self._thread.check_process()
+        check_timeout(timeout)
         refuse_to_block("Producer.flush()")
         self._thread.call("Producer.flush()", self._core.flush(self._accumulator.mark()), timeout)
 
@@ -178,6 +182,7 @@ class Producer(BaseProducer):
         Waits at most until the latest deadline of a message, the client's operation timeout or `timeout` (seconds),
         whichever is first; what is left then gets `AlreadyClosed`.
         """
+        check_timeout(timeout)
         if self._core.state is State.CLOSED:
             return
         self._thread.call("Producer.close()", self._core.close(timeout))

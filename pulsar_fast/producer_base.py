@@ -1,11 +1,32 @@
 """What the synchronous and the asyncio producer have in common."""
 
+from copy import copy
+from typing import Any
+
 from ._core import Sender, Verdict, fresh_copy
 from .exceptions import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
 from .stats import ProducerStats
 from .topic_producer import TopicProducer
 
 __all__ = ["BaseProducer"]
+
+
+def check_timeout(timeout: object) -> None:
+    """Seconds to wait, or None. Raises `TypeError` or `ValueError`."""
+    if timeout is None:
+        return
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool):
+        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, not {timeout}")
+
+
+def snapshot(content: Any, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A message as it is at the call, when it has to wait: its caller may change what it was made of meanwhile."""
+    if content is not None and type(content) is not bytes:
+        content = bytes(content)
+    copies = (copy(one) if isinstance(one, (dict, list)) else one for one in arguments)
+    return content, tuple(copies)
 
 
 class BaseProducer(Sender):
@@ -46,7 +67,9 @@ class BaseProducer(Sender):
         if verdict == Verdict.MEMORY_FULL:
             return MemoryBufferIsFull(f"no room for {size} bytes more within the client's memory_limit_bytes")
         if verdict == Verdict.TOO_BIG:
-            return MessageTooBig(f"a message of about {size} bytes is larger than the broker takes")
+            return MessageTooBig(
+                f"a message of about {size} bytes; the broker takes at most {accumulator.max_message_size}"
+            )
         return MemoryBufferIsFull(f"the system has no memory for a message of {size} bytes")
 
     def __reduce__(self) -> "tuple[object, ...]":

@@ -1,11 +1,11 @@
 """The outcome codes of the Pulsar clients."""
 
-from enum import IntEnum
+from .enums import NamedInt
 
 __all__ = ["Result"]
 
 
-class Result(IntEnum):
+class Result(NamedInt):
     """How an operation ended: `Ok`, or the error whose exception class has the same name.
 
     Names and values are those of the official client.

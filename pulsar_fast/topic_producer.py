@@ -37,6 +37,7 @@ __all__ = ["State", "TopicProducer"]
 
 _NS = 1_000_000_000
 _EXPIRY_SLACK = 0.1  # seconds between a deadline and the turn that notices it, at most
+_MOST_HINTS = 3  # successors named by brokers that are tried at once, without any message getting through
 _WARNING_INTERVAL = 60 * _NS  # of messages to the log that could come for each message
 
 
@@ -112,6 +113,7 @@ class TopicProducer:
             client.options.initial_backoff_interval_ms, client.options.max_backoff_interval_ms
         )
         self._acknowledged_before = 0
+        self._hints_followed = 0
         self._go_on = asyncio.Event()
         self._tried: BrokerAddress | None = None
         self._reconnects = 0
@@ -129,8 +131,8 @@ class TopicProducer:
         """Do what there is to do: seal what is due, take over, write, expire, and set the timer."""
         if self.state is State.CLOSED:
             return
+        self.accumulator.timer_armed = False
         left = self.accumulator.seal_if_due(self._delay_ns)
-        self.accumulator.timer_armed = left >= 0
         self._queue.absorb()
         self._write()
         now = self._client.clock.now_ns()
@@ -142,6 +144,7 @@ class TopicProducer:
             due = now + left if due is None else min(due, now + left)
         if due is not None:
             self._wake_at((due - now) / _NS)
+        self.accumulator.timer_armed = left >= 0
 
     def _write(self) -> None:
         registration = self._registration
@@ -176,14 +179,15 @@ class TopicProducer:
         if self._registration is not None and not self._registration.stopped:
             return f"no receipt for {self._options.send_timeout_millis / 1000:g} s"
         away = (self._client.clock.now_ns() - self._unreachable_since) / _NS
-        return f"no broker takes messages for {self.topic.full} for {away:.1f} s: {self._last_error}"
+        cause = "not connected" if self._last_error is None else self._last_error.message
+        return f"no broker has taken messages of {self.topic.full} for {away:.1f} s: {cause}"
 
-    def nobody_heard(self, count: int, error: PulsarException) -> None:
+    def nobody_heard(self, count: int, error: Exception) -> None:
         """Messages without a callback failed (called by the pending queue)."""
         self._unheard += count
         if self._may_warn("unheard"):
             self._logger.error(
-                "%s: %d messages without a callback failed: %s", self.topic.full, self._unheard, error
+                "%s: messages without a callback failed (%d): %s", self.topic.full, self._unheard, error
             )
             self._unheard = 0
 
@@ -250,11 +254,13 @@ class TopicProducer:
 
     async def _back_off(self) -> None:
         """Wait before an attempt, unless the broker has named its successor or is known to be reachable again."""
-        if self._hint is not None:
-            return
         if self._queue.acknowledged > self._acknowledged_before:
             self._backoff.reset()
+            self._hints_followed = 0
         self._acknowledged_before = self._queue.acknowledged
+        if self._hint is not None and self._hints_followed < _MOST_HINTS:
+            self._hints_followed += 1
+            return
         self._go_on.clear()
         with contextlib.suppress(TimeIsUp):
             await within(self._backoff.next(), self._go_on.wait())
@@ -326,7 +332,8 @@ class TopicProducer:
         self.producer_name = success.producer_name
         if success.HasField("topic_epoch"):
             self._topic_epoch = success.topic_epoch
-        if self._epoch_is_first() and self._options.initial_sequence_id is None:
+        if self.state is State.CONNECTING and self._options.initial_sequence_id is None:
+            # Only now: later on, messages of ours may have ids that the broker has not seen.
             self.accumulator.start_after(success.last_sequence_id)
         name = self.producer_name.encode()
         self.accumulator.set_limits(connection.max_message_size, len(name))
@@ -348,10 +355,6 @@ class TopicProducer:
         self._registration = registration
         self._queue.attach(registration)  # what fails here may have a callback that ends the producer
         self._write()
-
-    def _epoch_is_first(self) -> bool:
-        """Whether no message can have an id yet: the broker's last id counts only then."""
-        return self.state is State.CONNECTING
 
     # --- what the connection tells, inside its dispatch
 
@@ -465,7 +468,7 @@ class TopicProducer:
         self._queue.when_complete(mark, answered)
         error = await answered
         if error is not None:
-            raise error
+            raise fresh_copy(error)
 
     async def close(self, timeout: float | None = None) -> None:
         """Accept nothing more, wait for what was accepted, and take leave of the broker; a second call only waits.
@@ -529,6 +532,23 @@ class TopicProducer:
         """Close in the background."""
         self._background = self._loop.create_task(self.close())
 
+    def abandon(self) -> None:
+        """The loop has been closed before the client: answer what is left, without it."""
+        if self.state is State.CLOSED:
+            return
+        self._queue.absorb()
+        if self.accumulator.pending_messages:
+            self._logger.error(
+                "%s: %d messages had no answer when the event loop was closed; close the client before",
+                self.topic.full,
+                self.accumulator.pending_messages,
+            )
+        error = AlreadyClosed("the event loop was closed before the client")
+        self.state = State.CLOSED
+        self.accumulator.end(error)
+        self._detach()
+        self._queue.fail_all(error)
+
     def shut_down(self) -> None:
         """End at once: everything pending fails, the broker is told without waiting for its answer."""
         refusal = AlreadyClosed("the client was shut down")
@@ -539,6 +559,10 @@ class TopicProducer:
         self._end(State.CLOSED, refusal)
 
     def _stop_connecting(self) -> None:
+        if (
+            self._attempt is not None
+        ):  # an answer that comes before the task hears of it changes nothing any more
+            self._attempt.fail(AlreadyClosed("the producer has ended"))
         if self._connecting is not None and self._connecting is not asyncio.current_task():
             self._connecting.cancel()
 

@@ -26,7 +26,7 @@ cdef class Budget:
 cdef class Waker:
     """Wakes the loop, at most once while a wake-up is under way."""
     cdef int fd                  # eventfd or pipe; -1: use `call`
-    cdef object call             # fallback where the loop cannot watch an fd
+    cdef object call             # instead of an fd, where the loop cannot watch one
     cdef list dirty              # accumulators with news for the loop; appended by any thread, emptied by the loop
     cdef bint under_way
 
@@ -41,7 +41,9 @@ cdef class RoomWaiter:
     cdef bint dated              # the message's deadline counts from the call, not from its acceptance
     cdef int64_t called          # monotonic ns of `wait_for_room`
     cdef readonly bint granted   # the accumulator has reserved one message and `size` bytes for it
-    cdef object wake             # called without arguments, by the loop, once granted or ended
+    cdef object wake             # called without arguments once granted or ended, by whichever thread made room
+
+    cdef void wake_up(self) noexcept
 
 
 @cython.final
@@ -59,13 +61,13 @@ cdef class Accumulator:
     cdef bint by_key                 # messages with different keys never share a batch
     cdef readonly unsigned long forks     # forks seen by this process when it was created
     # Limits of the broker, set by the loop at each handoff.
-    cdef size_t max_message_size     # payload and metadata
+    cdef readonly size_t max_message_size     # payload and metadata
     cdef size_t name_field_size      # what the producer's name takes in the metadata of a frame
     cdef size_t batch_limit          # bytes of a batch's body
     # Under the lock: any application thread, one at a time.
     cdef Batch* open_batch
     cdef BatchList sealed
-    cdef size_t expected_size        # of the next batch, from the last ones
+    cdef size_t expected_size        # of the next batch, from the last one
     cdef readonly int64_t last_sequence_id    # last one issued, -1 for none yet
     cdef readonly int64_t position            # messages accepted so far
     cdef readonly int64_t pending_messages    # permits taken

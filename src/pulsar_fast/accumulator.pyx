@@ -1,8 +1,8 @@
 """Where messages wait to become frames: the open batch, the sealed ones, sequence ids and the two accounts.
 
-The lock of an accumulator is its critical section: the GIL itself, or a real lock in a build of Python without
-one. Inside it nothing runs that could give it up: no Python code, no allocation by Python, no decref that reaches
-zero.
+The lock of an accumulator is the GIL, marked in the code by its critical sections (the module does not declare itself
+fit for builds without one, where those would be real locks). Inside them nothing runs that could give it up: no Python
+code, no allocation by Python, no decref that reaches zero.
 """
 
 import collections
@@ -42,12 +42,6 @@ cdef inline bint _continues_run(Batch* batch, PyObject* target, int64_t accepted
         return False
     run = batch.runs + batch.run_count - 1
     return run.target is target and run.accepted == accepted and (index < 0 or run.index + run.count == index)
-
-
-cdef void _report(error, where) noexcept:
-    """To `sys.unraisablehook`: nobody is there to catch it."""
-    PyErr_SetObject(type(error), error)
-    PyErr_WriteUnraisable(<PyObject*>where)
 
 
 @cython.final
@@ -117,6 +111,14 @@ cdef class RoomWaiter:
         self.dated = dated
         self.marks = marks
 
+    cdef void wake_up(self) noexcept:
+        """Whatever `wake` raises keeps nobody else from being woken."""
+        try:
+            self.wake()
+        except BaseException as error:
+            PyErr_SetObject(type(error), error)
+            PyErr_WriteUnraisable(<PyObject*>self)
+
 
 @cython.final
 cdef class Accumulator:
@@ -178,11 +180,15 @@ cdef class Accumulator:
 
     cdef inline Verdict admit(self, size_t size, RoomWaiter reserved) noexcept:
         """Whether a message may go in now: it has a reservation, or there is room and nobody waits before it."""
+        cdef Verdict verdict
         if reserved is not None:
-            return ACCEPTED
-        if self.waiters:
+            return ACCEPTED if size <= reserved.size else MEMORY_FULL
+        verdict = self.check_room(size)
+        if verdict == ACCEPTED and self.budget.waiting:
+            return MEMORY_FULL
+        if verdict == ACCEPTED and self.waiters:
             return QUEUE_FULL
-        return self.check_room(size)
+        return verdict
 
     cdef Verdict append(
         self, const char* payload, size_t size, const Fields* fields, PyObject* target, int64_t index,
@@ -224,7 +230,7 @@ cdef class Accumulator:
             return IDS_EXHAUSTED
         if (
             not self.batching or entry > self.batch_limit or sequence_id <= self.last_sequence_id
-            or fields.head_size + fields.tail_size > KEY_LIMIT and fields.has_key
+            or fields.keys_size > KEY_LIMIT
         ):
             return MUST_GO_ALONE
         verdict = self.admit(entry, reserved)
@@ -268,7 +274,7 @@ cdef class Accumulator:
             return True
         return (
             batch.has_key == fields.has_key and batch.key_size == fields.key_size
-            and memcmp(batch.bytes + batch.key_at, fields.key, fields.key_size) == 0
+            and memcmp(batch.bytes, fields.key, fields.key_size) == 0
         )
 
     cdef bint has_space(self, Batch* batch, size_t entry) noexcept:
@@ -406,8 +412,7 @@ cdef class Accumulator:
             if self.refusal is None:
                 self.refusal = refusal
         while self.waiters:
-            waiter = <RoomWaiter>self.waiters.popleft()
-            waiter.wake()
+            (<RoomWaiter>self.waiters.popleft()).wake_up()
 
     def refuse_with(self, refusal not None):
         """Change why nothing is accepted (closing became failed)."""
@@ -424,16 +429,16 @@ cdef class Accumulator:
             raise MemoryError(f"{waiter.size} bytes never fit within memory_limit_bytes={self.budget.limit}")
         waiter.called = self.clock.now()
         if self.refusal is not None:
-            waiter.wake()
+            waiter.wake_up()
         elif in_front:
             self.waiters.appendleft(waiter)
         else:
             self.waiters.append(waiter)
         self.grant()
 
-    def has_waiters(self):
-        """Whether somebody waits for room."""
-        return bool(self.waiters)
+    def waiting(self):
+        """How many senders wait for room."""
+        return len(self.waiters)
 
     def stop_waiting(self, RoomWaiter waiter not None):
         """Leave the queue, or give the reservation back. Any thread."""
@@ -470,10 +475,7 @@ cdef class Accumulator:
             self.budget.used += waiter.size
             waiter.granted = True
         self.waiters.popleft()
-        try:
-            waiter.wake()
-        except BaseException as error:
-            _report(error, self)
+        waiter.wake_up()
         return True
 
     # --- the loop's side

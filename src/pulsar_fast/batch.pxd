@@ -14,8 +14,8 @@ cdef struct Run:
 
 
 # Messages of one frame to be. Its fields belong to the accumulator while it is open or sealed, then to the loop.
-# The bytes are held by count: at most once by the pending queue and once by a write that has begun; the last one
-# to let go gives them back (`BufferPool.let_go`).
+# The bytes are held by count: at most once by the pending queue, and once by each connection that has begun to
+# write them; the last one to let go gives them back (`BufferPool.free_if_unheld`).
 cdef struct Batch:
     Batch* previous
     Batch* next
@@ -37,8 +37,7 @@ cdef struct Batch:
     int64_t publish_time_ms
     int64_t opened         # monotonic ns of the first append
     size_t charge          # bytes to give back to the budget
-    size_t key_at          # key of all its messages, where that matters: offset and size in `bytes`
-    size_t key_size
+    size_t key_size        # key of all its messages, where that matters: it stands first in `bytes`
     size_t alone_head      # of a message alone: bytes of Fields.head in front of `start`
     size_t alone_tail      # and of Fields.tail behind it
     bint has_key

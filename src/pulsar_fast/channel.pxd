@@ -48,7 +48,7 @@ cdef class Channel:
     cdef void add_piece(self, const char* data, size_t size, bint copy) noexcept
     cdef int note_taken(self, size_t taken) except -1
     cdef int begin(self, Offer* offer, size_t taken) except -1
-    cdef void finish_begun(self) noexcept
+    cdef size_t finish_begun(self) noexcept
     cdef int make_room(self) except -1
     cdef int parse(self) except -1
     cdef int dispatch(self, const uint8_t* command, size_t size) except -1

@@ -41,10 +41,6 @@ cdef class Channel:
         if self.last_registration is registration:
             self.last_registration = None
 
-    def registration(self, producer_id):
-        """The registration with that number, or None."""
-        return self.registrations.get(producer_id)
-
     def send_command(self, bytes frame not None):
         """Queue a command in front of all frames that have not begun (call `write` next)."""
         if self.transport is not None:
@@ -145,10 +141,18 @@ cdef class Channel:
         """What the transport took has begun; what it took whole is free of the write."""
         cdef Offer* offer = self.offers
         cdef Offer* end = self.offers + self.offer_count
-        while offer < end and taken and self.transport is not None:
-            self.begin(offer, min(taken, offer.size))
+        cdef PendingQueue finished = None
+        cdef size_t freed = 0
+        while offer < end and taken:
+            if offer.batch is not NULL and offer.batch is self.begun and taken >= offer.size:
+                finished = self.begun_queue
+                freed = self.finish_begun()
+            else:
+                self.begin(offer, min(taken, offer.size))
             taken -= min(taken, offer.size)
             offer += 1
+        if freed:
+            finished.release(freed, 0)  # last, since senders that go on may do anything
         return 0
 
     cdef int begin(self, Offer* offer, size_t taken) except -1:
@@ -159,8 +163,6 @@ cdef class Channel:
                 self.command_offset = 0
         elif offer.batch is self.begun:
             self.begun_offset += taken
-            if taken == offer.size:
-                self.finish_begun()
         else:
             (<Registration>offer.registration).began(offer.batch)
             if taken < offer.size:
@@ -170,24 +172,28 @@ cdef class Channel:
                 self.begun_queue.pool.hold_for_write(self.begun)
         return 0
 
-    cdef void finish_begun(self) noexcept:
-        """The write lets go of the frame that it had begun."""
-        cdef PendingQueue queue = self.begun_queue
+    cdef size_t finish_begun(self) noexcept:
+        """The write lets go of the frame that it had begun; returns the bytes that are free by that."""
+        cdef BufferPool pool = self.begun_queue.pool
         cdef Batch* batch = self.begun
         self.begun = NULL
         self.begun_queue = None
-        queue.release(queue.pool.let_go_of_write(batch), 0)
+        return pool.let_go_of_write(batch)
 
     def close(self):
         """Abandon what has begun and close the transport. Registrations end by their owners."""
+        cdef PendingQueue queue = self.begun_queue
+        cdef size_t freed = 0
         if self.transport is None:
             return
         transport, self.transport = self.transport, None
         if self.begun is not NULL:
-            self.finish_begun()
+            freed = self.finish_begun()
         self.commands.clear()
         self.ready.clear()
         transport.close()
+        if freed:
+            queue.release(freed, 0)
 
     # --- reading
 

@@ -7,7 +7,6 @@ cdef struct Answer:
     int32_t partition
 
 cdef void complete_runs(Run* runs, int count, Batch* batch, int first_message, const Answer* answer) noexcept
-cdef void hear_of_many(PyObject* target, int count, const Answer* answer) noexcept
 
 
 @cython.final
@@ -33,6 +32,7 @@ cdef class SendFuture:
     # all of it belongs to the loop's thread
     cdef object __weakref__
     cdef object loop
+    cdef Accumulator accumulator   # to seal its batch once it is awaited
     cdef object message_id
     cdef object error
     cdef object cancel_message

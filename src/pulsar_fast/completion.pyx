@@ -59,12 +59,6 @@ cdef inline void _tell(PyObject* target, MessageId message_id, const Answer* ans
             Py_DECREF(<object>returned)
 
 
-cdef void hear_of_many(PyObject* target, int count, const Answer* answer) noexcept:
-    """Answer messages that never joined a batch."""
-    if target is not NULL:
-        _complete_singly(target, count, 0, 0, answer)
-
-
 def answer_at_once(target not None, result, error not None):
     """Run a callback, or complete a future, for a message that was refused before it joined a batch."""
     cdef Answer answer
@@ -72,7 +66,7 @@ def answer_at_once(target not None, result, error not None):
     answer.error = <PyObject*>error
     answer.ledger_id = answer.entry_id = -1
     answer.partition = -1
-    hear_of_many(<PyObject*>target, 1, &answer)
+    _complete_singly(<PyObject*>target, 1, 0, 0, &answer)
 
 
 def fresh_copy(error):
@@ -112,8 +106,9 @@ cdef class SendFuture:
     waits for room.
     """
 
-    def __cinit__(self, loop):
+    def __cinit__(self, loop, Accumulator accumulator=None):
         self.loop = loop
+        self.accumulator = accumulator
         self.state = WAITING
         self._asyncio_future_blocking = False
 
@@ -204,6 +199,8 @@ cdef class SendFuture:
 
     def send(self, value):
         if self.state == WAITING:
+            if self.accumulator is not None:
+                self.accumulator.mark()  # somebody waits for it now: it need not wait for the batch delay
             self._asyncio_future_blocking = True
             return self
         raise StopIteration(self.result())
@@ -327,6 +324,8 @@ cdef class SendHandle:
             if self.forks != _forks:
                 raise RuntimeError(FORKED)
             refuse_to_block("SendHandle.result()")
+            if self.loop is not None and asyncio._get_running_loop() is self.loop:
+                raise RuntimeError("SendHandle.result() would wait for its own loop: use `await handle`")
             self.hurry()
             if not self.done.wait(timeout):
                 raise TimeoutError(f"{self.count - self.answered} messages have no answer after {timeout} s")

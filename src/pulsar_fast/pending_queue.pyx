@@ -62,10 +62,6 @@ cdef class PendingQueue:
                 self.unsent = batch
             batch = following
 
-    def is_empty(self):
-        """Whether everything accepted has been answered (call `absorb` first)."""
-        return self.batches.first is NULL
-
     # --- answers
 
     cdef void remove(self, Batch* batch) noexcept:
@@ -143,6 +139,7 @@ cdef class PendingQueue:
         """Answer everything that was accepted with `error`; not what callbacks send meanwhile."""
         cdef BatchList doomed
         cdef Batch* batch
+        PF_CHECK(self.registration is None, "frames in flight are failed while their slots point to them")
         self.accumulator.mark()
         self.absorb()
         doomed = self.batches
@@ -272,7 +269,7 @@ cdef class PendingQueue:
             following = batch.next
             if not batch.begun:
                 self.pool.drop_header(batch)
-            if not registration.fits(batch):
+            if registration.message_size(batch) > registration.max_message_size:
                 list_remove(&self.batches, batch)
                 list_append(&refused, batch)
             elif batch.begun:
@@ -283,7 +280,8 @@ cdef class PendingQueue:
         while refused.first is not NULL:
             batch = refused.first
             list_remove(&refused, batch)
-            self.fail(batch, registration.too_big(batch.end - batch.start))
+            size = registration.message_size(batch)
+            self.fail(batch, registration.too_big(size, registration.max_message_size))
 
     def detach(self):
         """No live registration: nothing of this queue is begun from now on."""

@@ -18,11 +18,12 @@ cdef class Registration:
     cdef readonly bint persistent      # receipts come in order
     cdef readonly bint stopped         # nothing more is begun on it; answers still count
     cdef bint is_ready                 # on the channel's list of registrations with frames to write
-    cdef object too_big_error          # makes a MessageTooBig from a size and the limit
+    cdef object too_big                # makes a MessageTooBig from a size and the limit
     cdef Slot* slots                   # a ring: what has begun here and has no answer
     cdef size_t slot_capacity          # a power of two
     cdef size_t slot_head
     cdef size_t slot_count
+    cdef size_t forgotten              # leading slots without a batch
 
     cdef Slot* slot_at(self, size_t index) noexcept
     cdef int add_slot(self, Batch* batch) except -1
@@ -31,7 +32,8 @@ cdef class Registration:
     cdef int frame(self, Batch* batch) except -1
     cdef int64_t highest_in_flight(self) noexcept
     cdef size_t find_refused(self, int64_t sequence_id) noexcept
-    cdef bint fits(self, Batch* batch) except -1
+    cdef size_t message_size(self, Batch* batch) except 0
+    cpdef void offer(self) noexcept
     cdef int began(self, Batch* batch) except -1
     cdef void forget(self, Batch* batch) noexcept
     cdef int on_receipt(self, const Receipt* receipt) except -1

@@ -4,6 +4,11 @@ cdef enum:
     FIRST_SLOTS = 64
 
 
+cdef size_t _covered_at(Batch* batch) noexcept nogil:
+    """Where in a header its checksum begins to cover: at the size of the metadata."""
+    return 8 + read_u32(batch.header + 4) + 2 + 4
+
+
 class FrameError(ValueError):
     """The peer broke the protocol; the connection cannot go on."""
 
@@ -27,7 +32,7 @@ cdef class Registration:
         self.schema_version = schema_version
         self.max_message_size = max_message_size
         self.persistent = persistent
-        self.too_big_error = too_big
+        self.too_big = too_big
         self.slots = <Slot*>malloc(FIRST_SLOTS * sizeof(Slot))
         if self.slots is NULL:
             raise MemoryError()
@@ -35,9 +40,6 @@ cdef class Registration:
 
     def __dealloc__(self):
         free(self.slots)
-
-    def too_big(self, size_t size):
-        return self.too_big_error(size, self.max_message_size)
 
     # --- slots in flight
 
@@ -65,6 +67,8 @@ cdef class Registration:
         return 0
 
     cdef void remove_slot(self, size_t index) noexcept:
+        if index < self.forgotten:
+            self.forgotten -= 1
         while index:  # close the gap from the front: it is nearly always the first slot
             self.slot_at(index)[0] = self.slot_at(index - 1)[0]
             index -= 1
@@ -103,10 +107,13 @@ cdef class Registration:
         header.payload_size = batch.end - batch.start - header.tail_size
         return 0
 
-    cdef bint fits(self, Batch* batch) except -1:
+    cdef size_t message_size(self, Batch* batch) except 0:
+        """Metadata and payload, which the broker's limit is about; of a begun frame as it was begun."""
         cdef FrameHeader header
+        if batch.header is not NULL:
+            return batch.header_size - _covered_at(batch) - 4 + batch.end - batch.start
         self.describe(batch, &header)
-        return frame_metadata_size(&header) + header.payload_size <= self.max_message_size
+        return frame_metadata_size(&header) + header.payload_size
 
     cdef int frame(self, Batch* batch) except -1:
         """Write the frame around the body, once."""
@@ -139,12 +146,16 @@ cdef class Registration:
 
     cdef void forget(self, Batch* batch) noexcept:
         """All messages of a frame have expired; its slot stays for the late answer."""
-        for index in range(self.slot_count):
-            if self.slot_at(index).batch is batch:
-                self.slot_at(index).batch = NULL
-                return
+        # Deadlines rise along the slots, so the frame is nearly always the first that is not forgotten.
+        cdef size_t index = self.forgotten
+        while index < self.slot_count and self.slot_at(index).batch is not batch:
+            index += 1
+        if index < self.slot_count:
+            self.slot_at(index).batch = NULL
+            if index == self.forgotten:
+                self.forgotten += 1
 
-    def offer(self):
+    cpdef void offer(self) noexcept:
         """There may be something to write: take part in the next writes of the channel."""
         if self.queue.unsent is not NULL and not self.stopped and not self.is_ready:
             self.is_ready = True
@@ -157,7 +168,7 @@ cdef class Registration:
     def end(self):
         """The registration is over: its channel knows it no longer."""
         self.stopped = True
-        self.slot_count = 0
+        self.slot_count = self.forgotten = 0
         self.channel.remove_registration(self)
 
     # --- answers
@@ -249,14 +260,12 @@ cdef class Registration:
         """Whether the bytes of the frame with that highest sequence id still agree with their checksum."""
         cdef size_t index = self.find_refused(sequence_id)
         cdef Batch* batch
-        cdef FrameHeader header
         cdef char* covered
         cdef uint32_t crc
         if index == self.slot_count or self.slot_at(index).batch is NULL:
             return True
         batch = self.slot_at(index).batch
-        self.describe(batch, &header)
-        covered = batch.header + batch.header_size - (frame_metadata_size(&header) - header.tail_size) - 4
+        covered = batch.header + _covered_at(batch)
         crc = crc32c(0, covered, batch.header + batch.header_size - covered)
         crc = crc32c(crc, batch.bytes + batch.start, batch.end - batch.start)
         return crc == read_u32(covered - 4)

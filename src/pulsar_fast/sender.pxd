@@ -3,7 +3,7 @@ cdef class Sender:
     cdef readonly Accumulator _accumulator   # fixed
     cdef readonly bint _blocks               # block_if_queue_full; fixed
 
-    cpdef size_t _offer(
+    cdef size_t offer(
         self, RoomWaiter reserved, target, content, properties, partition_key, ordering_key, sequence_id,
         replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after
     ) except? 0
@@ -23,7 +23,7 @@ cdef class Feed:
     cdef Sender sender
     cdef object items          # iterator over the input
     cdef object element        # taken from the input, but waiting for room
-    cdef bint holds_element
+    cdef bint holds_element    # `element` was taken from the input and waits for room
     cdef SendHandle handle
     cdef list encoded          # bytes that the fields below point into
     cdef Fields[2] batched     # of a message in a batch; the second one of a tombstone
@@ -33,5 +33,8 @@ cdef class Feed:
         self, Fields* fields, bint alone, bint tombstone, properties, partition_key, ordering_key,
         int64_t event_time, replication_clusters, bint disable_replication
     )
+    cdef size_t run_with(self, RoomWaiter reserved) except? 0
+    cdef bint never_fits(self, size_t wanted) noexcept
+    cdef int hold_element(self) except -1
     cdef bint next_element(self) except -1
     cdef Verdict append(self, RoomWaiter reserved, size_t* wanted) except *

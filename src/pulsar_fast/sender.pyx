@@ -119,6 +119,7 @@ cdef int _encode(
     fields.has_key = partition is not NULL or ordering is not NULL
     fields.key = ordering if ordering is not NULL else partition
     fields.key_size = ordering_size if ordering is not NULL else partition_size
+    fields.keys_size = partition_size + ordering_size
     fields.alone = alone
     fields.null_value = null_value
     return 0
@@ -150,11 +151,12 @@ cdef class Sender:
         replication_clusters: list of str; disable_replication: True keeps the message in its cluster.
         event_timestamp: int, ms since the epoch. deliver_at: int, ms since the epoch; deliver_after: timedelta.
 
-        Any thread may call it. Raises `TypeError` or `ValueError` naming the argument, before anything is taken.
+        Any thread may call it. Raises `TypeError` or `ValueError` naming the argument, before anything is taken;
+        `OverflowError` once the highest sequence id has been used.
         """
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        cdef size_t wanted = self._offer(
+        cdef size_t wanted = self.offer(
             None, callback, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
             disable_replication, event_timestamp, deliver_at, deliver_after,
         )
@@ -164,7 +166,17 @@ cdef class Sender:
                 replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
             )
 
-    cpdef size_t _offer(
+    def _offer(
+        self, RoomWaiter reserved, target, content, properties, partition_key, ordering_key, sequence_id,
+        replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after
+    ):
+        """`offer` for the facades."""
+        return self.offer(
+            reserved, target, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+            disable_replication, event_timestamp, deliver_at, deliver_after,
+        )
+
+    cdef size_t offer(
         self, RoomWaiter reserved, target, content, properties, partition_key, ordering_key, sequence_id,
         replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after
     ) except? 0:
@@ -357,31 +369,48 @@ cdef class Feed:
         return kept
 
     def run(self, RoomWaiter reserved=None):
+        cdef size_t wanted
+        try:
+            wanted = self.run_with(reserved)
+        finally:
+            if reserved is not None and reserved.granted:
+                self.sender._accumulator.stop_waiting(reserved)
+        return wanted
+
+    cdef size_t run_with(self, RoomWaiter reserved) except? 0:
         cdef size_t wanted = 0
         cdef int turn = 0
         cdef Verdict verdict
         while self.holds_element or self.next_element():
             verdict = self.append(reserved, &wanted)
-            if verdict == QUEUE_FULL or verdict == MEMORY_FULL:
-                self.holds_element = True
+            if (verdict == QUEUE_FULL or verdict == MEMORY_FULL) and not self.never_fits(wanted):
+                self.hold_element()
                 return wanted
             if verdict == ENDED:
                 raise self.sender._refusal(verdict, wanted)
             if verdict == IDS_EXHAUSTED:
                 raise OverflowError(EXHAUSTED)
             if verdict != ACCEPTED and verdict != ELEMENT_REFUSED:
-                self.handle._refuse(self.sender._refusal(verdict, wanted))
-            if reserved is not None:
-                if reserved.granted:
-                    self.sender._accumulator.stop_waiting(reserved)
-                reserved = None
+                self.handle._refuse(self.sender._refusal(MEMORY_FULL if verdict == QUEUE_FULL else verdict, wanted))
             self.holds_element = False
             turn += 1
             if turn == MESSAGES_PER_TURN:
                 turn = 0
+                PyErr_CheckSignals()
                 with nogil:
                     pass
         self.element = None
+        return 0
+
+    cdef bint never_fits(self, size_t wanted) noexcept:
+        cdef Budget budget = self.sender._accumulator.budget
+        return budget.limit != 0 and wanted > budget.limit
+
+    cdef int hold_element(self) except -1:
+        """Keep it until there is room, as it is now: others may change a buffer meanwhile."""
+        self.holds_element = True
+        if type(self.element) is not bytes and self.element is not None:
+            self.element = bytes(self.element)
         return 0
 
     cdef bint next_element(self) except -1:

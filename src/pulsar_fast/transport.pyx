@@ -16,7 +16,7 @@ cdef class Transport:
         return self.take([(<char*>pieces[i].iov_base)[:pieces[i].iov_len] for i in range(count)])
 
     cdef Py_ssize_t receive(self, char* into, size_t size) except -2:
-        received = self.give(size)
+        cdef bytes received = self.give(size)
         if received is None:
             return PF_WOULD_BLOCK
         if len(received) > <Py_ssize_t>size:

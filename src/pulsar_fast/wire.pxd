@@ -9,6 +9,7 @@ cdef struct Fields:
     size_t tail_size
     const char* key              # what key-based batching compares: the ordering key, else the partition key
     size_t key_size
+    size_t keys_size             # of both keys, which a batch's metadata repeats
     int64_t sequence_id          # given by the caller, -1 for the next one
     bint has_key
     bint alone                   # encoded to travel outside of a batch

@@ -402,3 +402,10 @@ def test_an_error_for_one_request_does_not_end_another(
         make_producer("busy")
     good.send(b"x")
     assert broker.payloads == [b"x"]
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+def test_a_host_that_is_no_name(make_client: Callable[..., Any], host: str) -> None:
+    """Told for what it is, not as a time-out."""
+    with pytest.raises(ConnectError, match="cannot be resolved"):
+        make_client(f"pulsar://{host}:6650", operation_timeout_seconds=0.3).create_producer("t")

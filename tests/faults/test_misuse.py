@@ -21,7 +21,16 @@ import pytest
 
 import pulsar_fast
 import pulsar_fast.asyncio
-from pulsar_fast import AlreadyClosed, Client, ProducerQueueIsFull, PulsarException, Result, Timeout
+from pulsar_fast import (
+    AlreadyClosed,
+    Client,
+    CompressionType,
+    ProducerQueueIsFull,
+    PulsarException,
+    Result,
+    Timeout,
+)
+from pulsar_fast.asyncio import Client as AsyncClient
 from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
@@ -207,8 +216,7 @@ def test_a_full_queue_waits_for_room_but_not_for_ever(
         )
         thread.start()
         threads.append(thread)
-        eventually(lambda n=name: sum(t.is_alive() for t in threads) == n - 1)
-        time.sleep(0.02)  # so that they queue up in this order
+        eventually(lambda n=name: producer._accumulator.waiting() == n - 1)
     for name in range(2, 5):  # room for one at a time
         broker.wait_for(lambda b, n=name: len(b.payloads) == n)
         broker.release_receipts(1)
@@ -238,7 +246,7 @@ def test_closing_wakes_who_waits_for_room(broker: ScriptedBroker, make_producer:
     ]
     for thread in threads:
         thread.start()
-    time.sleep(0.05)  # most of them wait by now; those that do not must fail all the same
+    eventually(lambda: producer._accumulator.waiting() == 3)
     producer.close(timeout=0.3)
     outcomes.wait_for(3)
     for thread in threads:
@@ -916,6 +924,21 @@ url = sys.argv[1]
 """
 
 
+def is_blocked(pid: int) -> bool:
+    """Whether the main thread of a process sleeps, and goes on sleeping for a while."""
+
+    def state() -> tuple[str, str]:
+        with open(f"/proc/{pid}/task/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return fields[0], fields[11]  # state and CPU time
+
+    seen = [state()]
+    for _ in range(20):
+        time.sleep(0.005)
+        seen.append(state())
+    return seen[0][0] == "S" and len(set(seen)) == 1
+
+
 def run_script(broker: ScriptedBroker, script: str, *, interrupt_at: str = "", timeout: float = 5) -> str:
     """What a script printed before it ended, by itself and with code 0; SIGINT when it prints `interrupt_at`."""
     code = PREAMBLE + textwrap.dedent(script)
@@ -934,7 +957,7 @@ def run_script(broker: ScriptedBroker, script: str, *, interrupt_at: str = "", t
                 line = process.stdout.readline()
                 assert line, f"it ended early: {process.communicate()[1]}"
                 said += line
-            time.sleep(0.3)  # the call that is to be interrupted follows the line
+            eventually(lambda: is_blocked(process.pid))  # in the call that follows the line
             process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -1067,7 +1090,8 @@ def test_exit_while_the_broker_is_away(broker: ScriptedBroker) -> None:
         """
         producer = pulsar_fast.Client(url).create_producer("t")
         producer.send_async(b"x", None)
-        time.sleep(0.2)
+        while producer.is_connected():
+            time.sleep(0.005)
         """,
         timeout=7,
     )
@@ -1163,3 +1187,138 @@ def test_a_first_client_in_an_exit_handler(broker: ScriptedBroker) -> None:
         """,
     )
     assert said.startswith(("stored", "told"))
+
+
+# --- asyncio: what its callers may do wrong
+
+
+def test_what_waits_for_room_is_what_it_was(broker: ScriptedBroker) -> None:
+    async def main() -> None:
+        async with AsyncClient(broker.url, **QUICK) as client:
+            producer = await client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
+            properties, content = {"n": "0"}, bytearray(b"0")
+            sendings = []
+            for number in range(4):
+                properties["n"] = str(number)
+                content[:] = str(number).encode()
+                sendings.append(producer.send(content, properties))
+            await asyncio.gather(*sendings, producer.flush())
+
+    asyncio.run(main())
+    seen = [
+        (message.payload, [(pair.key, pair.value) for pair in message.metadata.properties])
+        for frame in broker.sends
+        for message in frame.messages
+    ]
+    assert seen == [(str(n).encode(), [("n", str(n))]) for n in range(4)]
+
+
+def test_waiting_for_its_own_loop(broker: ScriptedBroker) -> None:
+    async def main() -> None:
+        async with AsyncClient(broker.url, **QUICK) as client:
+            producer = await client.create_producer("t")
+            handle = producer.send_many([b"x"] * 3)
+            with pytest.raises(RuntimeError, match="await handle"):
+                handle.result()
+            assert await handle == 3
+            assert handle.result() == 3
+
+    asyncio.run(main())
+
+
+def test_one_await_does_not_wait_for_the_batch_delay(broker: ScriptedBroker) -> None:
+    async def main() -> None:
+        async with AsyncClient(broker.url, **QUICK) as client:
+            producer = await client.create_producer("t", batching_max_publish_delay_ms=60_000)
+            await producer.send(b"x")
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_an_asyncio_producer_on_another_thread(broker: ScriptedBroker) -> None:
+    async def main() -> None:
+        async with AsyncClient(broker.url, **QUICK) as client:
+            producer = await client.create_producer("t")
+            for call in (producer.send, lambda content: producer.send_async(content, None)):
+                with pytest.raises(RuntimeError, match="event loop"):
+                    await asyncio.to_thread(call, b"x")
+
+    asyncio.run(main())
+
+
+def test_a_callback_that_is_missing_while_waiting_for_room(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is there to tell, so the log is told, and closing goes on."""
+
+    async def main() -> None:
+        broker.hold_receipts()
+        client = AsyncClient(broker.url, **QUICK)
+        producer = await client.create_producer("t", max_pending_messages=1, block_if_queue_full=True)
+        for _ in range(3):
+            producer.send_async(b"x", None)
+        client.shutdown()
+
+    asyncio.run(main())
+    assert "messages without a callback failed" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["producer", "client"])
+def test_a_loop_that_ends_before_its_client(broker: ScriptedBroker, kind: str) -> None:
+    """What has no answer then is counted in the log."""
+    run_script(
+        broker,
+        f"""
+import asyncio, logging, sys
+from pulsar_fast.asyncio import Client
+records = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        records.append(record.getMessage())
+logging.getLogger("pulsar_fast").addHandler(Keep())
+kept = []
+async def main():
+    client = Client(url)
+    producer = await client.create_producer("t", batching_max_publish_delay_ms=60000)
+    for _ in range(5):
+        producer.send_async(b"x", None)
+    kept.extend([client, producer] if {kind == "client"} else [producer])
+asyncio.run(main())
+import atexit
+del kept[:]
+import gc
+gc.collect()
+if not any("5 messages had no answer" in record for record in records):
+    sys.exit(f"nothing was said: {{records}}")
+""",
+    )
+
+
+# --- small things that callers see
+
+
+def test_enumerations_show_their_names() -> None:
+    assert (
+        f"{Result.Ok} {Result.Timeout!s} {CompressionType.LZ4}"
+        == "Result.Ok Result.Timeout CompressionType.LZ4"
+    )
+    assert Result.Ok == 0
+
+
+def test_what_the_package_does_not_have() -> None:
+    for name, reason in {
+        "AuthenticationToken": "not supported yet",
+        "ConsumerType": "official client",
+    }.items():
+        with pytest.raises(AttributeError, match=reason):
+            getattr(pulsar_fast, name)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        pulsar_fast.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize(("timeout", "kind"), [("1", TypeError), (True, TypeError), (-1, ValueError)])
+def test_bad_timeouts(make_producer: MakeProducer, timeout: Any, kind: type[Exception]) -> None:
+    producer = make_producer()
+    for call in (producer.flush, producer.close):
+        with pytest.raises(kind, match="timeout"):
+            call(timeout)

@@ -510,7 +510,7 @@ def test_nobody_overtakes_who_waits():
     with Rig(memory_limit=1000) as rig:
         answers = pending(rig, 1, 700)
         waiter = Waiter(rig, 500)
-        assert rig.send(b"x").result is Result.ProducerQueueIsFull
+        assert rig.send(b"x").result is Result.MemoryBufferIsFull
         next(answers)
         assert waiter.granted
         assert rig.send(b"x").result is None
@@ -770,3 +770,93 @@ def test_many_share_their_fields():
             assert [(one.key, one.value) for one in metadata.properties] == [("a", "b")]
         assert [one.null_value for one, _ in batch.entries] == [False, True, False]
         assert handle.count == 4
+
+
+# --- what is taken is given back, whatever goes wrong
+
+
+@pytest.mark.parametrize("problem", ["ended", "an id that has no successor", "an input that raises"])
+def test_a_reservation_that_a_feed_cannot_use(problem):
+    with Rig(max_pending=1) as rig:
+        answers = pending(rig, 1)
+
+        def payloads():
+            yield b"x"
+            raise KeyError("in the input")
+
+        handle = SendHandle(rig.accumulator.mark)
+        feed = Feed(rig.sender, payloads(), handle, None, None, None, None, None, False)
+        waiter = Waiter(rig, feed.run())
+        next(answers)
+        assert waiter.granted
+        if problem == "ended":
+            rig.accumulator.end(AlreadyClosed("closed"))
+        elif problem == "an id that has no successor":
+            rig.accumulator.start_after(2**63 - 1)
+        with pytest.raises((AlreadyClosed, OverflowError, KeyError)):
+            feed.run(waiter.room)
+        handle._end_input()
+        sent = problem == "an input that raises"
+        assert rig.accumulator.pending_messages == sent
+
+
+def test_an_element_above_the_whole_limit_is_an_error_at_its_index():
+    with Rig(memory_limit=1000) as rig:
+        handle = SendHandle(rig.accumulator.mark)
+        feed = Feed(rig.sender, [b"a", b"x" * 5000, b"b"], handle, None, None, None, None, None, False)
+        assert feed.run() == 0
+        assert [type(error) for error in handle.errors.values()] == [MemoryBufferIsFull]
+        assert list(handle.errors) == [1]
+        assert rig.accumulator.pending_messages == 2
+
+
+def test_an_element_that_waits_is_what_it_was():
+    with Rig(max_pending=1) as rig:
+        link = rig.connect()
+        rig.send(b"first")
+        content = bytearray(b"before")
+        handle = SendHandle(rig.accumulator.mark)
+        feed = Feed(rig.sender, [content], handle, None, None, None, None, None, False)
+        waiter = Waiter(rig, feed.run())
+        content[:] = b"after, and longer" * 1000
+        rig.flush()
+        link.feed(receipt(0))
+        assert feed.run(waiter.room) == 0
+        rig.flush()
+        assert [frame.contents for frame in link.frames] == [[b"first"], [b"before"]]
+
+
+def test_who_fails_to_wake_keeps_nobody_else_asleep(monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    def fail():
+        raise RuntimeError("in wake")
+
+    with Rig(max_pending=1) as rig:
+        rig.send()
+        rig.accumulator.wait_for_room(RoomWaiter(1, fail))
+        waiter = Waiter(rig)
+        rig.accumulator.end(AlreadyClosed("closed"))
+        assert waiter.woken == 1
+    assert [str(one.exc_value) for one in unraisable] == ["in wake"]
+
+
+def test_others_do_not_take_what_a_producer_waits_for():
+    with Rig(memory_limit=1000) as first, Rig(shared=first) as second:
+        answers = pending(first, 1, 900)
+        waiter = Waiter(first, 800)
+        assert second.send(b"x").result is Result.MemoryBufferIsFull
+        next(answers)
+        assert waiter.granted
+        assert second.send(b"x").result is None
+        first.accumulator.stop_waiting(waiter.room)
+
+
+def test_a_long_property_keeps_no_key_from_a_batch():
+    with Rig(by_key=True) as rig:
+        link = rig.connect()
+        for _ in range(3):
+            rig.send(partition_key="k", properties={"p": "x" * 2000})
+        rig.flush()
+        assert [len(frame.contents) for frame in link.frames] == [3]
