@@ -2,9 +2,8 @@
 
 import logging
 import os
-import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import click
@@ -17,8 +16,8 @@ from pulsar_fast.embedded import EmbeddedBroker
 
 from . import reading
 from .demo import DemoError, round_trip, standard_library
-from .ingest import STANDARD_INPUT, Ingest
-from .report import progress, summary
+from .ingest import STANDARD_INPUT, Ingest, said
+from .report import progress, row, summary
 from .stopping import Stop, Stopped
 
 _SPLITTERS: dict[str, reading.Splitter] = {
@@ -58,7 +57,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (pulsar.PulsarException, NotImplementedError, DemoError) as error:
-            raise click.ClickException(str(error)) from None
+            raise click.ClickException(said(error)) from None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -89,9 +88,11 @@ def app() -> None:
 @_url_option
 @click.option("--embedded", is_flag=True, help="Start a pulsar-lite broker; the default if there is no URL.")
 @_verbose_option
+@click.pass_obj
 @click.pass_context
 def produce(
     ctx: click.Context,
+    stop: Stop,
     topic: str,
     files: tuple[str, ...],
     format_name: str,
@@ -114,6 +115,12 @@ def produce(
     raw-length-prefixed  each message follows its length, 32 bits, big-endian
     whole-file           each file is a message
 
+    With ndjson, blank lines are skipped. Input that is not as the format says ends the run; a message that
+    the broker does not take, such as a too large one, only counts as failed.
+
+    A key given by --key-field is a string's text or another scalar's JSON, numbers as they are written; null or
+    no such member is no key. With --key-separator a line without the separator has no key.
+
     The exit status is 0 if every message was acknowledged, 1 if not, 2 if an argument is wrong. On
     Ctrl-C (130) or SIGTERM (143) reading stops and what was sent is waited for; a second one gives up.
     """
@@ -121,14 +128,16 @@ def produce(
         raise click.UsageError("--url and --embedded exclude each other")
     key_of = _key_function(format_name, key_field, key_separator)
     paths = files or (STANDARD_INPUT,)
-    if STANDARD_INPUT in paths and sys.stdin is None:
-        raise click.UsageError("standard input is closed")
+    if STANDARD_INPUT in paths:
+        _check_standard_input(None if files else topic)
     console = _console(verbose)
-    with Stop() as stop, _service(None if embedded else url) as service_url, _client(service_url) as client:
+    with _service(None if embedded else url) as service_url, _client(service_url) as client:
         ingest = Ingest(client, topic, stop, key_of=key_of, properties=properties, rate=rate)
-        with progress(ingest, console, _total_size(paths)):
+        with progress(ingest, console, paths):
             ingest.run(paths, _SPLITTERS[format_name])
-    click.echo(summary(ingest))
+    _print(summary(ingest, keys=key_field is not None or key_separator is not None))
+    if url is None and not embedded:
+        _print(row("data", "gone with the pulsar-lite broker; --url names one that stays"))
     if ingest.problem:
         click.echo(f"Error: {ingest.problem}", err=True)
     ctx.exit(stop.exit_code or int(bool(ingest.problem) or ingest.acknowledged < ingest.messages))
@@ -141,14 +150,15 @@ def produce(
 @click.option(
     "--path", type=click.Path(file_okay=False), help="Folder that keeps the data; else it is temporary."
 )
-def broker(port: int, path: str | None) -> None:
+@click.pass_obj
+def broker(stop: Stop, port: int, path: str | None) -> None:
     """Run a pulsar-lite broker.
 
     Prints its URL and runs until Ctrl-C or SIGTERM.
     """
-    with Stop() as stop, _embedded(path, port) as url:
+    with _embedded(path, port) as url:
         stop.begin()
-        click.echo(url)
+        _print(url)
         with suppress(Stopped):
             stop.wait()
 
@@ -157,25 +167,48 @@ def broker(port: int, path: str | None) -> None:
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
 @_url_option
 @_verbose_option
-@click.pass_context
-def demo(ctx: click.Context, file: str | None, url: str | None, verbose: bool) -> None:
+@click.pass_obj
+def demo(stop: Stop, file: str | None, url: str | None, verbose: bool) -> None:
     """Send a file, read it back, compare.
 
     The lines of FILE go to a new topic; another process reads them back with the official client. Without
     FILE: all modules of Python's standard library. Without a URL: to a pulsar-lite broker.
     """
     paths = [file] if file else standard_library()
-    _console(verbose)
-    with Stop() as stop, _service(url) as service_url, _client(service_url) as client:
-        try:
-            ingest, read_back = round_trip(client, service_url, paths, stop)
-        except Stopped:
-            ctx.exit(stop.exit_code)
-    click.echo(summary(ingest))
-    click.echo(
-        f"read back     {read_back.messages} messages in {read_back.seconds:.3f} s, "
-        f"the same in the same order, SHA-256 {read_back.sha256}"
-    )
+    console = _console(verbose)
+    with _service(url) as service_url, _client(service_url) as client:
+        click.echo(f"ingesting {file or _library_name(len(paths))}", err=True)
+        ingest, read_back = round_trip(client, service_url, paths, stop, console)
+    stop.check()
+    _print(summary(ingest))
+    outcome = f"{read_back.messages} messages in {read_back.seconds:.3f} s, the same in the same order"
+    _print(row("read back", f"{outcome}, SHA-256 {read_back.sha256}"))
+
+
+def _library_name(files: int) -> str:
+    return f"the standard library of Python {sys.version_info[0]}.{sys.version_info[1]}: {files:,} files"
+
+
+def _check_standard_input(only_argument: str | None) -> None:
+    """Nobody should wonder what a terminal waits for; `only_argument`: the topic, if no files follow it."""
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed")
+    if not sys.stdin.isatty():
+        return
+    taken = only_argument is not None and os.path.isfile(only_argument)
+    hint = f"{only_argument} is taken as the topic; " if taken else ""
+    click.echo(f"{hint}reading standard input", err=True)
+
+
+def _print(text: str) -> None:
+    """To standard output, where failing is an error like any other."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise  # click ends the process quietly
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter fails again, when it exits
+        raise click.ClickException(f"standard output: {error.strerror}") from None
 
 
 def _key_function(
@@ -192,29 +225,15 @@ def _key_function(
     return None if key_separator is None else reading.key_before(os.fsencode(key_separator))
 
 
-def _total_size(paths: Sequence[str]) -> int | None:
-    """Bytes to read; None if not every input is a regular file."""
-    total = 0
-    for path in paths:
-        try:
-            state = os.stat(0 if path == STANDARD_INPUT else path)
-        except OSError:  # gone since the arguments were checked; reading will tell
-            return None
-        if not stat.S_ISREG(state.st_mode):
-            return None
-        total += state.st_size
-    return total
-
-
 def _console(verbose: bool) -> Console:
     """Standard error, where the logs go too."""
     console = Console(stderr=True)
     logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
         format="%(message)s" if console.is_terminal else "%(asctime)s %(levelname)s %(message)s",
         # On a terminal the lines must go around the progress bar.
         handlers=[RichHandler(console=console, show_path=False)] if console.is_terminal else None,
     )
+    logging.getLogger(pulsar.__name__).setLevel(logging.DEBUG if verbose else logging.WARNING)
     return console
 
 
@@ -242,8 +261,16 @@ def _service(url: str | None) -> Iterator[str]:
         yield embedded_url
 
 
-def _client(url: str) -> pulsar.Client:
+@contextmanager
+def _client(url: str) -> Iterator[pulsar.Client]:
     try:
-        return pulsar.Client(url)
+        client = pulsar.Client(url)
     except (ValueError, NotImplementedError) as error:
         raise click.BadParameter(str(error), param_hint="--url") from None
+    with client:
+        try:
+            yield client
+        except pulsar.PulsarException as error:
+            if not error.retriable:  # not about reaching the broker
+                raise
+            raise click.ClickException(f"{url}: {said(error)}") from None

@@ -3,22 +3,29 @@
 import hashlib
 import importlib.util
 import multiprocessing
+import os
 import signal
 import sysconfig
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 import pulsar_fast
 
 from .ingest import Ingest
 from .reading import split_lines
-from .stopping import Stop
+from .report import progress
+from .stopping import SIGNALS, Stop
 
 _PATIENCE = 15.0  # seconds without a message until the rest counts as lost
 _AFTERWARDS = 0.5  # seconds in which a message too many would show
@@ -49,7 +56,7 @@ def standard_library() -> list[str]:
 
 
 def round_trip(
-    client: pulsar_fast.Client, url: str, paths: Sequence[str], stop: Stop
+    client: pulsar_fast.Client, url: str, paths: Sequence[str], stop: Stop, console: Console
 ) -> tuple[Ingest, ReadBack]:
     """Send the lines of the files to a new topic and read them back.
 
@@ -58,29 +65,51 @@ def round_trip(
     if importlib.util.find_spec("pulsar") is None:
         raise DemoError("the demo reads back with the official client: pip install pulsar-client")
     topic = f"pulsar-fast-demo-{uuid.uuid4().hex}"
-    here, there = multiprocessing.Pipe()
-    # A process of its own keeps the reader out of the client's CPU figure; threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    reader = context.Process(target=_reader, args=(there, url, topic, paths), daemon=True)
-    reader.start()
-    there.close()
-    try:
+    ingest = Ingest(client, topic, stop)
+    stop.begin()  # there is a process to end
+    with _reading_process(url, topic, paths) as reader:
         # Subscribed before the first message is sent, so that the topic's retention does not matter.
-        _next_answer(here, stop, _START_TIMEOUT)
-        ingest = Ingest(client, topic, stop)
-        ingest.run(paths, split_lines)
+        _next_answer(reader, stop, _START_TIMEOUT)
+        with progress(ingest, console, paths):
+            ingest.run(paths, split_lines)
         stop.check()
         if ingest.problem or ingest.failed:
             raise DemoError(ingest.problem or f"{ingest.failed} messages were not acknowledged")
-        here.send(None)
-        read_back = _next_answer(here, stop)
-        assert isinstance(read_back, ReadBack)
-        _compare(ingest, read_back, paths)
-        return ingest, read_back
+        reader.send(None)
+        read_back = _next_answer(reader, stop)
+    assert isinstance(read_back, ReadBack)
+    _compare(ingest, read_back, paths)
+    return ingest, read_back
+
+
+@contextmanager
+def _reading_process(url: str, topic: str, paths: Sequence[str]) -> Iterator[Connection]:
+    """A process that reads the topic, as a connection to it.
+
+    It keeps the reader out of the client's CPU figure, and is spawned since threads do not survive a fork.
+    """
+    here, there = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_reader, args=(there, url, topic, paths), daemon=True)
+    try:
+        _start_without_signals(process)
+        there.close()
+        yield here
     finally:
-        reader.terminate()
-        reader.join()
+        if process.pid is not None:
+            process.kill()
+            process.join()
         here.close()
+
+
+def _start_without_signals(process: BaseProcess) -> None:
+    """Start a process that Ctrl-C in the terminal does not reach: it inherits that the signals are blocked."""
+    resource_tracker.ensure_running()  # starting it later would unblock them
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _next_answer(connection: Connection, stop: Stop, timeout: float | None = None) -> object:
@@ -117,24 +146,28 @@ def _sha256(paths: Sequence[str]) -> str:
 
 
 def _reader(connection: Connection, url: str, topic: str, paths: Sequence[str]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sender gets Ctrl-C too, and ends this process
     official: Any = importlib.import_module("pulsar")
-    client = official.Client(url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
-    try:
-        # The only consumer gets all in order; pulsar-lite repeats messages to a fast exclusive one.
-        consumer = client.subscribe(
-            topic,
-            "demo",
-            consumer_type=official.ConsumerType.Shared,
-            initial_position=official.InitialPosition.Earliest,
-        )
-        connection.send(None)
-        connection.recv()  # begin when told: until then the processors are the sender's
-        connection.send(_read_back(consumer, official.Timeout, paths))
-    except official.PulsarException as error:
-        connection.send(DemoError(f"reading back: {error}"))
-    finally:
-        client.close()
+    # What goes wrong is told by exceptions.
+    client = official.Client(url, logger=official.FileLogger(official.LoggerLevel.Error, os.devnull))
+    with suppress(BrokenPipeError, EOFError):  # the sender has gone
+        try:
+            consumer = _subscribed(client, official, topic)
+            connection.send(None)
+            connection.recv()  # begin when told: until then the processors are the sender's
+            connection.send(_read_back(consumer, official.Timeout, paths))
+        except official.PulsarException as error:
+            connection.send(DemoError(f"reading back from {url}: {error}"))
+    client.close()
+
+
+def _subscribed(client: Any, official: Any, topic: str) -> Any:
+    # The only consumer gets all in order; pulsar-lite repeats messages to a fast exclusive one.
+    return client.subscribe(
+        topic,
+        "demo",
+        consumer_type=official.ConsumerType.Shared,
+        initial_position=official.InitialPosition.Earliest,
+    )
 
 
 def _read_back(consumer: Any, timeout_error: type[Exception], paths: Sequence[str]) -> ReadBack:

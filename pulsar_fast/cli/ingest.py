@@ -20,9 +20,15 @@ _HANDLES = 64  # parts whose outcome is not asked for yet
 _FAILURES_TOLD = 10
 _SEND_TIMEOUT = 30.0  # seconds, from reading a message to its failure, and from a signal to the end
 _CATCH_UP = 1.0  # seconds of the rate that may follow a stall in one burst
+_PATIENCE = 0.5  # seconds from a signal until it is worth telling what is waited for
 _MAX_PENDING = 100_000  # messages; by default one full batch of short lines would have to be waited for
 
 _logger = logging.getLogger(__name__)
+
+
+def said(error: BaseException) -> str:
+    """What an error says, without the name that Pulsar's put before it."""
+    return getattr(error, "message", "") or str(error)
 
 
 class Ingest:
@@ -54,6 +60,8 @@ class Ingest:
         """Of the contents of these."""
         self.failed = 0
         """Messages that ended without an acknowledgement, so far."""
+        self.without_key = 0
+        """Of the messages; counted if there is a `key_of`."""
         self.problem = ""
         """What ended the run before the input did; a signal is none."""
         self.cpu_seconds = 0.0
@@ -84,6 +92,11 @@ class Ingest:
         return self._producer.stats().acknowledged
 
     @property
+    def waited_for(self) -> int:
+        """Messages without an answer that keep a run from ending after a signal; 0 until that takes a moment."""
+        return self._producer.stats().pending_messages if self._stop.left_of(_PATIENCE) == 0 else 0
+
+    @property
     def seconds(self) -> float:
         """Since the run began, or what it took."""
         return (self._ended or time.monotonic()) - self._started
@@ -110,7 +123,7 @@ class Ingest:
         except Stopped:
             pass
         except (InputError, pulsar.PulsarException) as error:
-            self.problem = str(error)
+            self.problem = said(error)
 
     def _send_input(self, path: str, split: Splitter) -> None:
         name = "standard input" if path == STANDARD_INPUT else path
@@ -153,8 +166,10 @@ class Ingest:
             return
         try:
             handle = self._producer.send_many(part, properties=self._properties)
-        except GaveUp as gave_up:
-            self._account(name, number, part, gave_up.handle)  # type: ignore[attr-defined]
+        except BaseException as error:
+            # A signal may come outside of what hands out the handle.
+            if (accepted := getattr(error, "handle", None)) is not None:
+                self._account(name, number, part, accepted)
             raise
         self._account(name, number, part, handle)
         if len(self._handles) > _HANDLES:
@@ -168,13 +183,18 @@ class Ingest:
     def _send_keyed(self, name: str, number: int, part: list[bytes], key_of: KeyFunction) -> None:
         for place, message in enumerate(part, number):
             try:
-                content, key = key_of(message)
+                keyed = key_of(message)
             except InputError as error:
-                raise InputError(f"{name}:{place}: {error}") from None
+                column = f"{error.column}:" if error.column else ""
+                raise InputError(f"{name}:{place}:{column} {error}") from None
+            if keyed is None:
+                continue
+            content, key = keyed
             done = partial(self._completed, name, place)
             self._producer.send_async(content, done, properties=self._properties, partition_key=key)
             self.messages += 1
             self.bytes += len(content)
+            self.without_key += key is None
 
     def _completed(self, name: str, number: int, result: pulsar.Result, message_id: object) -> None:
         if result is not pulsar.Result.Ok:
@@ -186,7 +206,7 @@ class Ingest:
             handle.result()
         except pulsar.PulsarException:
             for index, error in handle.errors.items():
-                self._tell_failure(name, number + index, str(error))
+                self._tell_failure(name, number + index, said(error))
 
     def _tell_failure(self, name: str, number: int, why: str) -> None:
         with self._counting:

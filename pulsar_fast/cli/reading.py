@@ -2,7 +2,7 @@
 
 A splitter takes the input in chunks of any size and yields lists of whole messages, holding no more
 than one unfinished message and one chunk. A key function takes one message and returns what to send
-and its partition key. Both raise :class:`InputError`, which says what is wrong and where in the input.
+and its partition key, or None to skip it. Both raise :class:`InputError`, which says what is wrong and where.
 """
 
 import json
@@ -12,13 +12,20 @@ MESSAGE_LIMIT = 64 << 20
 """Bytes of the largest message that is read at all; brokers refuse far smaller ones (5 MiB by default)."""
 
 Splitter = Callable[[Iterable[bytes]], Iterator[list[bytes]]]
-KeyFunction = Callable[[bytes], tuple[bytes, str | None]]
+KeyFunction = Callable[[bytes], tuple[bytes, str | None] | None]
 
 _LENGTH_SIZE = 4
 
 
 class InputError(ValueError):
-    """The input cannot be read as the chosen format says."""
+    """The input cannot be read as the chosen format says.
+
+    `column` counts the characters of the message from 1; None if the place is not known.
+    """
+
+    def __init__(self, what: str, column: int | None = None) -> None:
+        super().__init__(what)
+        self.column = column
 
 
 def split_lines(chunks: Iterable[bytes], limit: int = MESSAGE_LIMIT) -> Iterator[list[bytes]]:
@@ -100,7 +107,7 @@ def key_before(separator: bytes) -> KeyFunction:
 
 
 def json_checker(field: str | None) -> KeyFunction:
-    """Check that a message is JSON; its member ``field``, if named, is the key.
+    """Check that a message is JSON, and skip it if it is blank; its member ``field``, if named, is the key.
 
     A string is the key itself, another scalar its JSON text as written; ``null`` or no such member: no key.
     """
@@ -108,15 +115,27 @@ def json_checker(field: str | None) -> KeyFunction:
     # Numbers stay as written: that is the text a key needs, and nothing is lost to rounding.
     decoder = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
 
-    def key_function(line: bytes) -> tuple[bytes, str | None]:
-        try:
-            value = decoder.decode(line.decode())
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"not JSON: {error}") from None
+    def key_function(line: bytes) -> tuple[bytes, str | None] | None:
+        if not line.strip():
+            return None
+        value = _decoded(decoder, line)
         key = value.get(field) if field is not None and isinstance(value, dict) else None
         return line, _key_text(key)
 
     return key_function
+
+
+def _decoded(decoder: json.JSONDecoder, line: bytes) -> object:
+    try:
+        return decoder.decode(line.decode())
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error.msg}", error.colno) from None
+    except UnicodeDecodeError as error:
+        raise InputError("not JSON: not UTF-8", len(line[: error.start].decode()) + 1) from None
+    except RecursionError:
+        raise InputError("not JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}") from None
 
 
 def _key_text(value: object) -> str | None:

@@ -4,10 +4,11 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _READ_SIZE = 256 << 10
 
 
@@ -15,15 +16,18 @@ class Stopped(Exception):
     """A signal asked to stop; raised only where nothing read can be lost."""
 
 
-class GaveUp(KeyboardInterrupt):
-    """A signal that cannot wait: the second one, or one that came before there was anything to finish."""
+class GaveUp(BaseException):
+    """A signal that cannot wait: the second one, or one that came before there was anything to finish.
+
+    No `KeyboardInterrupt`, since click would end the process its own way.
+    """
 
 
 class Stop:
-    """Context manager that owns both signals; use it on the main thread.
+    """Context manager that owns both signals, around everything the process does on its main thread.
 
     Until `begin` is called a signal raises `GaveUp` at once. Afterwards the first one only makes the waiting
-    calls below raise `Stopped`. Leaving by `GaveUp` exits with 128 + the signal's number.
+    calls below raise `Stopped`. Once it is left, a signal ends the process without a word.
     """
 
     def __init__(self) -> None:
@@ -32,7 +36,9 @@ class Stop:
         self._begun = False
 
     def begin(self) -> None:
-        """From here on there is something to finish."""
+        """From here on there is something to finish. Raises `GaveUp` if a signal came before."""
+        if self.signal_number is not None:  # raised where nothing passes it on, as in a destructor
+            raise GaveUp
         self._begun = True
 
     def check(self) -> None:
@@ -90,20 +96,27 @@ class Stop:
     def __enter__(self) -> "Stop":
         self._wake, self._woken = os.pipe()
         os.set_blocking(self._woken, False)
-        self._old_descriptor = signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
-        self._old_handlers = [signal.signal(number, self._on_signal) for number in _SIGNALS]
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number, handler in zip(_SIGNALS, self._old_handlers, strict=True):
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._old_descriptor)
+        for (
+            number
+        ) in SIGNALS:  # not Python's own handler: its traceback would show when the interpreter exits
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
         os.close(self._wake)
         os.close(self._woken)
-        if isinstance(error, GaveUp):
-            raise SystemExit(self.exit_code) from None
+
+    def tell(self) -> None:
+        """Say on standard error which signal ended the process."""
+        if self.signal_number is not None:
+            with suppress(OSError):
+                os.write(2, f"stopped by {signal.Signals(self.signal_number).name}\n".encode())
 
     @property
     def exit_code(self) -> int:

@@ -1,11 +1,16 @@
 """What the command line makes of its input, chunk by chunk."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pulsar_fast as pulsar
+from pulsar_fast.cli.ingest import Ingest
 from pulsar_fast.cli.reading import (
     InputError,
     Splitter,
@@ -15,6 +20,7 @@ from pulsar_fast.cli.reading import (
     split_records,
     whole,
 )
+from pulsar_fast.cli.stopping import GaveUp, Stop
 
 
 def chunks(data: bytes, size: int) -> Iterator[bytes]:
@@ -149,25 +155,46 @@ def test_json_without_a_key_field_has_no_key() -> None:
     assert json_checker(None)(b'{"id": 1}') == (b'{"id": 1}', None)
 
 
+@pytest.mark.parametrize("line", [b"", b" ", b"\t \r"])
+def test_blank_lines_are_skipped(line: bytes) -> None:
+    assert json_checker("id")(line) is None
+
+
 @pytest.mark.parametrize(
-    "line",
+    ("line", "column"),
     [
-        b"",
-        b"{",
-        b"{'id': 1}",
-        b'{"id": 1} {}',
-        b'{"id": NaN}',
-        b"\xff",
-        b"[" * 100_000,
-        b'\xef\xbb\xbf{"id": 1}',
+        (b"{", 2),
+        (b"{'id': 1}", 2),
+        (b'{"id": 1} {}', 11),
+        ('"ü" x'.encode(), 5),
+        ("ü\xff".encode("latin-1"), 1),
+        ('"ü'.encode() + b"\xff", 3),
+        (b'{"id": NaN}', None),
+        (b"[" * 100_000, None),
+        (b'\xef\xbb\xbf{"id": 1}', 1),
     ],
 )
-def test_what_is_not_json(line: bytes) -> None:
-    with pytest.raises(InputError, match="not JSON"):
+def test_what_is_not_json(line: bytes, column: int | None) -> None:
+    with pytest.raises(InputError, match=r"^not JSON: [^(]*$") as raised:
         json_checker("id")(line)
+    assert raised.value.column == column
 
 
 @pytest.mark.parametrize("line", [b'{"id": []}', b'{"id": {}}', b'{"id": "\\ud800"}'])
 def test_what_cannot_be_a_key(line: bytes) -> None:
     with pytest.raises(InputError, match="the key field"):
         json_checker("id")(line)
+
+
+@pytest.mark.parametrize("error", [pulsar.AlreadyClosed("gone"), GaveUp()])
+@pytest.mark.parametrize("accepted", [None, 2])
+def test_what_was_accepted_before_an_error_is_accounted(error: Any, accepted: int | None) -> None:
+    if accepted is not None:
+        error.handle = SimpleNamespace(count=accepted, result=lambda: None)
+    client = Mock()
+    client.create_producer.return_value.send_many.side_effect = error
+    ingest = Ingest(client, "topic", Stop())
+    ingest.run(["path"], lambda chunks: iter([[b"1", b"22", b"333"]]))
+    assert (ingest.messages, ingest.bytes) == ((0, 0) if accepted is None else (2, 3))
+    assert ingest.problem == ("" if isinstance(error, GaveUp) else "gone")
+    assert client.shutdown.called == isinstance(error, GaveUp)
