@@ -73,7 +73,7 @@ cdef class Accumulator:
     cdef readonly int64_t pending_messages    # permits taken
     cdef bint dirty                  # on the waker's list
     cdef public bint timer_armed     # the loop looks at the open batch by itself; set by the loop
-    cdef object waiters              # deque of RoomWaiter
+    cdef list waiters                # RoomWaiters, in order of arrival
     cdef bint granting               # a thread is in `grant`; it looks again before it leaves
     cdef int64_t last_accepted       # monotonic ns; times of acceptance never go back, so deadlines rise
     cdef readonly object refusal     # why nothing more is accepted: an exception, None while open

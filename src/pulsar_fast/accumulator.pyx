@@ -5,7 +5,6 @@ fit for builds without one, where those would be real locks). Inside them nothin
 code, no allocation by Python, no decref that reaches zero.
 """
 
-import collections
 import os
 
 from libc.stdint cimport INT64_MAX
@@ -141,7 +140,7 @@ cdef class Accumulator:
         self.forks = _forks
         self.last_sequence_id = -1
         self.expected_size = SMALLEST_OPEN
-        self.waiters = collections.deque()
+        self.waiters = []
         self.set_limits(5 << 20, 0)
 
     def __dealloc__(self):
@@ -412,7 +411,7 @@ cdef class Accumulator:
             if self.refusal is None:
                 self.refusal = refusal
         while self.waiters:
-            (<RoomWaiter>self.waiters.popleft()).wake_up()
+            (<RoomWaiter>self.waiters.pop(0)).wake_up()
 
     def refuse_with(self, refusal not None):
         """Change why nothing is accepted (closing became failed)."""
@@ -431,7 +430,7 @@ cdef class Accumulator:
         if self.refusal is not None:
             waiter.wake_up()
         elif in_front:
-            self.waiters.appendleft(waiter)
+            self.waiters.insert(0, waiter)
         else:
             self.waiters.append(waiter)
         self.grant()
@@ -474,7 +473,7 @@ cdef class Accumulator:
             self.pending_messages += 1
             self.budget.used += waiter.size
             waiter.granted = True
-        self.waiters.popleft()
+        self.waiters.pop(0)
         waiter.wake_up()
         return True
 

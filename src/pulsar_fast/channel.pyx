@@ -1,5 +1,8 @@
 """One connection's bytes: gathers frames and commands into writes, and cuts what comes in into commands."""
 
+import collections
+
+
 cdef inline uint32_t read_u32(const char* at) noexcept nogil:
     cdef const uint8_t* byte = <const uint8_t*>at
     return <uint32_t>byte[0] << 24 | <uint32_t>byte[1] << 16 | <uint32_t>byte[2] << 8 | <uint32_t>byte[3]

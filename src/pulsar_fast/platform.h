@@ -19,6 +19,9 @@
 #define PF_WOULD_BLOCK (-1)
 #define PF_FAILED (-2)
 
+/* Bytes of a varint, one for each seven bits: (9n + 64) / 64 is that for n from 1 to 64. */
+static inline int pf_varint_size(uint64_t value) { return (9 * (64 - __builtin_clzll(value | 1)) + 64) / 64; }
+
 static inline ssize_t pf_outcome(ssize_t result) {
     if (result >= 0) return result;
     return (errno == EAGAIN || errno == EWOULDBLOCK) ? PF_WOULD_BLOCK : PF_FAILED;

@@ -7,13 +7,13 @@ cdef class Sender:
         self, RoomWaiter reserved, target, content, properties, partition_key, ordering_key, sequence_id,
         replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after
     ) except? 0
-    cdef Verdict submit(
+    cdef int submit(
         self, PyObject* target, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, RoomWaiter reserved, size_t* wanted
-    ) except *
-    cdef Verdict append_content(
+    ) except -1
+    cdef int append_content(
         self, content, Fields* fields, PyObject* target, int64_t index, RoomWaiter reserved, size_t* wanted
-    ) except *
+    ) except -1
 
 
 @cython.final
@@ -37,4 +37,5 @@ cdef class Feed:
     cdef bint never_fits(self, size_t wanted) noexcept
     cdef int hold_element(self) except -1
     cdef bint next_element(self) except -1
-    cdef Verdict append(self, RoomWaiter reserved, size_t* wanted) except *
+    cdef int append(self, RoomWaiter reserved, size_t* wanted) except -1
+    cdef int append_element(self, RoomWaiter reserved, size_t* wanted) except -1

@@ -186,7 +186,7 @@ cdef class Sender:
         """
         cdef size_t wanted = 0
         cdef PyObject* hearer = NULL if target is None else <PyObject*>target
-        cdef Verdict verdict
+        cdef int verdict
         if self._accumulator.forks != _forks:
             raise RuntimeError(FORKED)
         try:
@@ -223,13 +223,13 @@ cdef class Sender:
         """The error for a message of `size` bytes that was not accepted."""
         raise NotImplementedError
 
-    cdef Verdict submit(
+    cdef int submit(
         self, PyObject* target, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, RoomWaiter reserved, size_t* wanted
-    ) except *:
+    ) except -1:
         cdef Scratch scratch
         cdef Fields fields
-        cdef Verdict verdict
+        cdef int verdict
         cdef int64_t event_time = -1
         cdef int64_t delivery
         cdef bint alone
@@ -268,11 +268,11 @@ cdef class Sender:
         finally:
             scratch_close(&scratch)
 
-    cdef inline Verdict append_content(
+    cdef inline int append_content(
         self, content, Fields* fields, PyObject* target, int64_t index, RoomWaiter reserved, size_t* wanted
-    ) except *:
+    ) except -1:
         cdef Py_buffer view
-        cdef Verdict verdict
+        cdef int verdict
         cdef const char* payload = b""
         cdef size_t size = 0
         if type(content) is bytes or content is None:
@@ -380,7 +380,7 @@ cdef class Feed:
     cdef size_t run_with(self, RoomWaiter reserved) except? 0:
         cdef size_t wanted = 0
         cdef int turn = 0
-        cdef Verdict verdict
+        cdef int verdict
         while self.holds_element or self.next_element():
             verdict = self.append(reserved, &wanted)
             if (verdict == QUEUE_FULL or verdict == MEMORY_FULL) and not self.never_fits(wanted):
@@ -421,20 +421,25 @@ cdef class Feed:
         Py_DECREF(<object>element)
         return True
 
-    cdef Verdict append(self, RoomWaiter reserved, size_t* wanted) except *:
-        cdef bint tombstone = self.element is None
-        cdef Verdict verdict
+    cdef int append(self, RoomWaiter reserved, size_t* wanted) except -1:
+        if type(self.element) is bytes:
+            return self.append_element(reserved, wanted)
         try:
-            verdict = self.sender.append_content(
-                self.element, &self.batched[tombstone], <PyObject*>self.handle, self.handle.count, reserved, wanted
-            )
-            if verdict == MUST_GO_ALONE:
-                verdict = self.sender.append_content(
-                    self.element, &self.alone[tombstone], <PyObject*>self.handle, self.handle.count, reserved, wanted
-                )
+            return self.append_element(reserved, wanted)
         except (TypeError, ValueError) as error:
             self.handle._refuse(error)
             return ELEMENT_REFUSED
+
+    cdef int append_element(self, RoomWaiter reserved, size_t* wanted) except -1:
+        cdef bint tombstone = self.element is None
+        cdef PyObject* target = <PyObject*>self.handle
+        cdef int verdict = self.sender.append_content(
+            self.element, &self.batched[tombstone], target, self.handle.count, reserved, wanted
+        )
+        if verdict == MUST_GO_ALONE:
+            verdict = self.sender.append_content(
+                self.element, &self.alone[tombstone], target, self.handle.count, reserved, wanted
+            )
         if verdict == ACCEPTED:
             self.handle.count += 1
         return verdict

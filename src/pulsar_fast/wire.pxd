@@ -30,7 +30,9 @@ cdef int scratch_pair_field(
     Scratch* self, uint32_t number, const char* key, size_t key_size, const char* value, size_t value_size
 ) except -1
 
-cdef int varint_size(uint64_t value) noexcept nogil
+cdef extern from "platform.h" nogil:
+    int varint_size "pf_varint_size" (uint64_t value) noexcept
+
 cdef char* put_varint(char* at, uint64_t value) noexcept nogil
 
 cdef size_t single_metadata_size(const Fields* fields, size_t payload, uint64_t sequence_id) noexcept nogil

@@ -19,14 +19,6 @@ cdef enum:
 
 # --- writing
 
-cdef int varint_size(uint64_t value) noexcept nogil:
-    cdef int size = 1
-    while value >= 0x80:
-        value >>= 7
-        size += 1
-    return size
-
-
 cdef char* put_varint(char* at, uint64_t value) noexcept nogil:
     while value >= 0x80:
         at[0] = <char>(value | 0x80)
