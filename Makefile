@@ -23,7 +23,8 @@ check-tools:
 
 $(VENV)/built: $(SOURCES) | check-tools
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@echo "building and installing into $(VENV) (about a minute the first time)"
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
 
 build: $(VENV)/built ## make .venv, compile the core, install with extras
@@ -43,7 +44,7 @@ lint: build ## ruff, mypy (strict) and cython-lint
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
 
-debug: ## the test suite on a build with assertions, poisoned buffers and live counters
+debug: ## the test suite on a build with assertions and poisoned buffers
 	rm -rf build/debug && mkdir -p build/debug
 	git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C build/debug
 	PULSAR_FAST_DEBUG=1 $(MAKE) -C build/debug test

@@ -1,6 +1,6 @@
 """Build of the compiled core; everything else is declared in pyproject.toml.
 
-``PULSAR_FAST_DEBUG=1`` builds with assertions, poisoned buffers and live counters.
+``PULSAR_FAST_DEBUG=1`` builds with assertions and poisoned buffers.
 """
 
 import os
