@@ -273,8 +273,9 @@ class TopicProducer:
     async def _try_once(self) -> None:
         """Find the broker, connect and register there, once."""
         hint, self._hint = self._hint, None
-        self._tried = hint
-        self._tried = address = hint or await self._client.lookup.broker_of(self.topic)
+        self._tried = hint  # None while the broker is not known: any that is reached may be it
+        address = hint or await self._client.lookup.broker_of(self.topic)
+        self._tried = address
         connection = await self._client.pool.get(address)
         attempt = self._register(connection)
         timeout = self._client.options.operation_timeout_seconds
@@ -438,16 +439,15 @@ class TopicProducer:
 
     def _connecting_ended(self, task: asyncio.Task[None]) -> None:
         """The registration may be over already, or the task was cancelled by somebody else."""
-        if task.cancelled():
-            # A timer, since a loop that is being torn down cancels every task and runs no timers any more.
-            self._loop.call_later(
-                self._client.options.initial_backoff_interval_ms / 1000, self._start_reconnect
-            )
-            return
-        error = task.exception()
+        error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, PulsarException):
             self._logger.error("%s: reconnecting ended unexpectedly", self.topic.full, exc_info=error)
-        self._start_reconnect()
+        elif not task.cancelled():
+            self._start_reconnect()
+            return
+        # Later, so that a bug makes no hot loop, and a loop that is being torn down gets no new task.
+        delay = self._client.options.initial_backoff_interval_ms / 1000
+        self._loop.call_later(delay, self._start_reconnect)
 
     def _detach(self) -> None:
         self._queue.detach()
