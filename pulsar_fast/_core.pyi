@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 _E = TypeVar("_E", bound=BaseException)
 
 DEBUG: bool
+FORKED: str
 EARLIEST: MessageId
 LATEST: MessageId
 

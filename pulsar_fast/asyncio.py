@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ._core import Feed, MessageId, RoomWaiter, SendFuture, SendHandle, answer_at_once, fork_count
+from ._core import FORKED, Feed, MessageId, RoomWaiter, SendFuture, SendHandle, answer_at_once, fork_count
 from .bounds import TimeIsUp, within
 from .client_core import ClientCore
 from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
@@ -41,7 +41,7 @@ _cores: set[ClientCore] = set()
 
 def _abandon_rest() -> None:
     """At interpreter exit: what a loop has left unanswered is answered, and counted in the log."""
-    for core in _cores:
+    for core in list(_cores):
         core.abandon()
 
 
@@ -67,6 +67,8 @@ class Producer(BaseProducer):
 
     def _check_loop(self) -> None:
         if asyncio._get_running_loop() is not self._loop:
+            if self._accumulator.forks != fork_count():
+                raise RuntimeError(FORKED)
             raise RuntimeError(
                 "this producer belongs to another event loop: use it on the one that created it"
             )
@@ -298,7 +300,7 @@ class Client:
             raise RuntimeError("this client was created before os.fork(): create the client after the fork")
         loop = asyncio.get_running_loop()
         if self._core is None:
-            self._core = ClientCore(self._url, self._options)
+            self._core = ClientCore(self._url, self._options, on_released=_cores.discard)
             self._loop = loop
             _cores.add(self._core)
         if self._loop is not loop:
@@ -346,9 +348,7 @@ class Client:
 
     async def close(self) -> None:
         """Close every producer, which waits for what it has accepted, then all connections; idempotent."""
-        core = self._here()
-        await core.close()
-        _cores.discard(core)
+        await self._here().close()
 
     def shutdown(self) -> None:
         """End at once: what is pending fails with `AlreadyClosed`; idempotent."""

@@ -27,7 +27,14 @@ _T = TypeVar("_T")
 class ClientCore:
     """Everything of a client that lives on its event loop. Made and used on that loop's thread only."""
 
-    def __init__(self, service_url: ServiceUrl, options: ClientOptions, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        service_url: ServiceUrl,
+        options: ClientOptions,
+        clock: Clock | None = None,
+        on_released: "Callable[[ClientCore], None]" = lambda core: None,
+    ) -> None:
+        self._on_released = on_released
         self.options = options
         self.logger = options.logger or logging.getLogger("pulsar_fast")
         self.clock = clock or Clock()
@@ -201,6 +208,7 @@ class ClientCore:
         self.waker.close()
         for fd in set(fds):
             os.close(fd)
+        self._on_released(self)
 
 
 def _open_wake_fds() -> tuple[int, int]:

@@ -43,7 +43,11 @@ class BaseProducer(Sender):
         return self._core.producer_name
 
     def last_sequence_id(self) -> int:
-        """Highest sequence id that the broker has acknowledged, -1 before the first; it never goes back."""
+        """Highest sequence id that the broker has acknowledged; it never goes back.
+
+        Right after creation the last one that the broker knows for this producer name (with deduplication on), -1
+        without any.
+        """
         return self._core.last_sequence_id
 
     def is_connected(self) -> bool:

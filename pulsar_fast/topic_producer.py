@@ -333,9 +333,11 @@ class TopicProducer:
         self.producer_name = success.producer_name
         if success.HasField("topic_epoch"):
             self._topic_epoch = success.topic_epoch
-        if self.state is State.CONNECTING and self._options.initial_sequence_id is None:
+        if self.state is State.CONNECTING:
             # Only now: later on, messages of ours may have ids that the broker has not seen.
-            self.accumulator.start_after(success.last_sequence_id)
+            self._queue.last_sequence_id = success.last_sequence_id
+            if self._options.initial_sequence_id is None:
+                self.accumulator.start_after(success.last_sequence_id)
         name = self.producer_name.encode()
         self.accumulator.set_limits(connection.max_message_size, len(name))
         registration = Registration(
@@ -594,7 +596,7 @@ class TopicProducer:
 
     @property
     def last_sequence_id(self) -> int:
-        """Highest sequence id acknowledged, -1 before the first."""
+        """Highest sequence id acknowledged, at creation the broker's last one for this name; -1 without any."""
         return self._queue.last_sequence_id
 
     def stats(self) -> ProducerStats:

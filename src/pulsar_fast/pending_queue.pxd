@@ -13,7 +13,7 @@ cdef class PendingQueue:
     cdef int64_t timeout_ns        # from acceptance, 0: none
     cdef list marks                # (position, future) of flushes under way
     cdef readonly LatencyHistogram latency
-    cdef readonly int64_t last_sequence_id   # highest acknowledged one
+    cdef public int64_t last_sequence_id     # highest acknowledged one, or known to the broker at creation
     # counters, in messages but for `resent` (frames)
     cdef readonly int64_t acknowledged
     cdef readonly int64_t acknowledged_bytes

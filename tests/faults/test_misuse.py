@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -1322,3 +1323,39 @@ def test_bad_timeouts(make_producer: MakeProducer, timeout: Any, kind: type[Exce
     for call in (producer.flush, producer.close):
         with pytest.raises(kind, match="timeout"):
             call(timeout)
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown", "drop"])
+def test_no_asyncio_client_is_kept_after_its_end(broker: ScriptedBroker, end: str) -> None:
+    """Neither its core nor the memory of its batches."""
+    cores = pulsar_fast.asyncio._cores
+    cores.clear()
+
+    async def main() -> None:
+        client = AsyncClient(broker.url, **QUICK)
+        producer = await client.create_producer("t")
+        await producer.send(b"x")
+        if end == "close":
+            await client.close()
+        elif end == "shutdown":
+            client.shutdown()
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # recorded, it would keep the producer
+                del client, producer
+                gc.collect()
+            while cores:
+                await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert not cores
+
+
+def test_the_last_sequence_id_that_the_broker_knows(
+    broker: ScriptedBroker, make_producer: MakeProducer
+) -> None:
+    broker.last_sequence_id = 7
+    producer = make_producer(producer_name="known")
+    assert producer.last_sequence_id() == 7
+    producer.send(b"x")
+    assert producer.last_sequence_id() == 8
