@@ -131,13 +131,12 @@ class Producer(BaseProducer):
             handle._end_input()
         return handle
 
-    def _send_when_there_is_room(self, wanted: int, target: object, *arguments: Any) -> None:
-        content, *rest = arguments
-        content, others = snapshot(content, tuple(rest))
+    def _send_when_there_is_room(self, wanted: int, target: object, content: Any, *arguments: Any) -> None:
+        content, arguments = snapshot(content, arguments)
         try:
             while wanted:
                 wanted = self._offer(
-                    self._wait_for_room(wanted, self._send_timeout), target, content, *others
+                    self._wait_for_room(wanted, self._send_timeout), target, content, *arguments
                 )
         except PulsarException as error:
             self._answer(target, error)

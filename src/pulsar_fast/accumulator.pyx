@@ -412,6 +412,7 @@ cdef class Accumulator:
                 self.refusal = refusal
         while self.waiters:
             (<RoomWaiter>self.waiters.pop(0)).wake_up()
+        self.budget.grant()  # it waits for bytes no longer: others need not stand behind it
 
     def refuse_with(self, refusal not None):
         """Change why nothing is accepted (closing became failed)."""

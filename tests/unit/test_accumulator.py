@@ -860,3 +860,13 @@ def test_a_long_property_keeps_no_key_from_a_batch():
             rig.send(partition_key="k", properties={"p": "x" * 2000})
         rig.flush()
         assert [len(frame.contents) for frame in link.frames] == [3]
+
+
+def test_nobody_stands_behind_a_producer_that_has_ended():
+    with Rig(memory_limit=1000) as first, Rig(shared=first) as second:
+        answers = pending(first, 1, 700)
+        waiter = Waiter(second, 500)
+        second.accumulator.end(AlreadyClosed("closed"))
+        assert waiter.woken == 1
+        assert first.send(b"x").result is None
+        next(answers)
