@@ -12,6 +12,7 @@ from .backoff import Backoff
 from .bounds import TimeIsUp, within
 from .connection import BrokerAddress
 from .connection_pool import ConnectionPool
+from .dialer import Dial, dial
 from .exceptions import AlreadyClosed, PulsarException, Timeout
 from .lookup import Lookup
 from .options import ClientOptions, ProducerOptions
@@ -25,13 +26,17 @@ _T = TypeVar("_T")
 
 
 class ClientCore:
-    """Everything of a client that lives on its event loop. Made and used on that loop's thread only."""
+    """Everything of a client that lives on its event loop. Made and used on that loop's thread only.
+
+    Time and connections come from outside (`clock`, `dial`), so that all of it can be run in simulation.
+    """
 
     def __init__(
         self,
         service_url: ServiceUrl,
         options: ClientOptions,
         clock: Clock | None = None,
+        dial: Dial = dial,
         on_released: "Callable[[ClientCore], None]" = lambda core: None,
     ) -> None:
         self._on_released = on_released
@@ -40,7 +45,7 @@ class ClientCore:
         self.clock = clock or Clock()
         self.buffers = BufferPool()
         self.budget = Budget(options.memory_limit_bytes)
-        self.pool = ConnectionPool(self.clock, options, self.logger, self._on_reached)
+        self.pool = ConnectionPool(dial, self.clock, options, self.logger, self._on_reached)
         self.lookup = Lookup(service_url, self.pool, options.listener_name)
         self.closed = False
         self._loop = asyncio.get_running_loop()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ._core import Channel, Clock, FrameError, SocketTransport, Transport
+from ._core import Channel, Clock, FrameError, Transport
 from ._version import __version__
 from .bounds import TimeIsUp, within
-from .dialer import dial, host_and_port
+from .dialer import Dial, host_and_port
 from .exceptions import ConnectError, PulsarException, Timeout, from_server_error
 from .options import ClientOptions
 from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError
@@ -81,11 +81,12 @@ class Connection(Channel):
         self._watches_writing = False
         self._pong_waits = False
         self._keep_alive_timer: asyncio.TimerHandle | None = None
-        self._fd = transport.socket.fileno() if isinstance(transport, SocketTransport) else -1
+        transport.watch_reading(self._on_readable)
 
     @classmethod
     async def open(
         cls,
+        dial: Dial,
         address: BrokerAddress,
         clock: Clock,
         options: ClientOptions,
@@ -95,9 +96,7 @@ class Connection(Channel):
         """Dial and shake hands within the connection timeout. Raises `ConnectError` or what the broker answers."""
         timeout = options.connection_timeout_ms / 1000
         started = asyncio.get_running_loop().time()
-        sock = await dial(*address.physical, timeout)
-        self = cls(SocketTransport(sock), clock, address, options, logger, on_lost)
-        self._loop.add_reader(self._fd, self._on_readable)
+        self = cls(await dial(*address.physical, timeout), clock, address, options, logger, on_lost)
         try:
             left = timeout - (self._loop.time() - started)
             await within(left, self._shake_hands())
@@ -189,13 +188,14 @@ class Connection(Channel):
         except Exception as error:
             self._break_down(error)
             return
-        if blocked != self._watches_writing and self.transport is not None:
+        transport = self.transport
+        if blocked != self._watches_writing and transport is not None:
             self._watches_writing = blocked
             self._pong_waits = False
             if blocked:
-                self._loop.add_writer(self._fd, self._write)
+                transport.watch_writing(self._write)
             else:
-                self._loop.remove_writer(self._fd)
+                transport.stop_watching_writing()
 
     # --- what comes in
 
@@ -312,9 +312,6 @@ class Connection(Channel):
         if self.lost is not None:
             return
         self.lost = error
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            self._loop.remove_writer(self._fd)
         if self._keep_alive_timer is not None:
             self._keep_alive_timer.cancel()
         self.close()

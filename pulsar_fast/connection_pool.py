@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ._core import Clock
 from .connection import BrokerAddress, Connection
+from .dialer import Dial
 from .exceptions import AlreadyClosed
 from .options import ClientOptions
 
@@ -20,11 +21,13 @@ class ConnectionPool:
 
     def __init__(
         self,
+        dial: Dial,
         clock: Clock,
         options: ClientOptions,
         logger: logging.Logger,
         on_reached: Callable[[BrokerAddress], None],
     ) -> None:
+        self._dial = dial
         self._clock = clock
         self._options = options
         self._logger = logger
@@ -51,7 +54,7 @@ class ConnectionPool:
     async def _connect(self, address: BrokerAddress) -> Connection:
         try:
             connection = await Connection.open(
-                address, self._clock, self._options, self._logger, self._on_lost
+                self._dial, address, self._clock, self._options, self._logger, self._on_lost
             )
         finally:
             del self._opening[address]

@@ -5,13 +5,17 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ._core import SocketTransport, Transport
 from .bounds import TimeIsUp, within
 from .exceptions import ConnectError
 
-__all__ = ["dial", "host_and_port"]
+__all__ = ["Dial", "dial", "host_and_port"]
+
+Dial = Callable[[str, int, float], Awaitable[Transport]]
+"""Connects to a host and port within so many seconds, or raises `ConnectError` (or `OSError`: of this process)."""
 
 _Address = tuple[int, Any]  # address family and socket address
 _Resolve = Callable[[str, int], list[_Address]]
@@ -54,8 +58,8 @@ def host_and_port(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def dial(host: str, port: int, timeout: float) -> socket.socket:
-    """A connected, non-blocking socket to `host`, any of its addresses, within `timeout` seconds.
+async def dial(host: str, port: int, timeout: float) -> Transport:
+    """A TCP connection to `host`, any of its addresses, within `timeout` seconds.
 
     Raises `ConnectError` that names the host and what each of its addresses answered.
     """
@@ -71,7 +75,7 @@ async def dial(host: str, port: int, timeout: float) -> socket.socket:
     for index, (family, address) in enumerate(addresses):
         share = (deadline - loop.time()) / (len(addresses) - index)
         try:
-            return await _connect(family, address, share)
+            return SocketTransport(await _connect(family, address, share), loop)
         except OSError as error:
             failures.append(f"{address[0]}: {_reason(error)}")
         except TimeIsUp:

@@ -17,4 +17,5 @@ cdef class Transport:
 @cython.final
 cdef class SocketTransport(Transport):
     cdef readonly object socket   # keeps the descriptor; the loop's
+    cdef object loop              # where the descriptor is watched
     cdef int fd                   # -1 once closed

@@ -9,7 +9,8 @@ cdef class Transport:
     """The seam. A subclass in Python implements `take(chunks) -> int` and `give(limit) -> bytes | None`.
 
     `take` returns how many bytes it took (-1: none now), `give` returns received bytes, b"" at the end of the
-    stream, None when there are none now.
+    stream, None when there are none now. Below a connection it also tells when to call them: `watch_reading(call)`,
+    `watch_writing(call)` and `stop_watching_writing()`; what was asked for ends with `close`.
     """
 
     cdef Py_ssize_t offer(self, iovec* pieces, int count) except -2:
@@ -30,16 +31,28 @@ cdef class Transport:
     def give(self, size_t limit):
         raise NotImplementedError
 
+    def watch_reading(self, call):
+        """Call `call()` on the loop whenever there is something to receive."""
+        raise NotImplementedError
+
+    def watch_writing(self, call):
+        """Call `call()` on the loop whenever there is room for more, until told to stop."""
+        raise NotImplementedError
+
+    def stop_watching_writing(self):
+        raise NotImplementedError
+
     def close(self):
         """Let go of everything below; nothing is offered or received afterwards."""
 
 
 @cython.final
 cdef class SocketTransport(Transport):
-    """Plain TCP: gathered writes on a non-blocking socket, which it owns."""
+    """Plain TCP: gathered writes on a non-blocking socket, which it owns, watched by an asyncio loop."""
 
-    def __cinit__(self, socket not None):
+    def __cinit__(self, socket not None, loop not None):
         self.socket = socket
+        self.loop = loop
         self.fd = socket.fileno()
 
     cdef Py_ssize_t offer(self, iovec* pieces, int count) except -2:
@@ -54,6 +67,18 @@ cdef class SocketTransport(Transport):
             PyErr_SetFromErrno(OSError)
         return received
 
+    def watch_reading(self, call):
+        self.loop.add_reader(self.fd, call)
+
+    def watch_writing(self, call):
+        self.loop.add_writer(self.fd, call)
+
+    def stop_watching_writing(self):
+        self.loop.remove_writer(self.fd)
+
     def close(self):
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self.fd)
+            self.loop.remove_writer(self.fd)
         self.fd = -1
         self.socket.close()
