@@ -11,55 +11,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
-import google_crc32c
-
-from pulsar_fast.wire.messages import (
-    BaseCommand,
-    CommandLookupTopicResponse,
-    MessageMetadata,
-    SingleMessageMetadata,
-)
+from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse
+from tests.brokers.frames import Frame, Inbox, encode, error_answer, lookup_answer, refusal
 
 LEDGER = 7
-_MAGIC = b"\x0e\x01"
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message of a frame."""
-
-    sequence_id: int
-    payload: bytes
-    metadata: Any  # MessageMetadata, or SingleMessageMetadata of a message in a batch
-
-
-@dataclass(frozen=True)
-class Frame:
-    """What came in, in the order of arrival over all connections."""
-
-    link: "Link" = field(repr=False)
-    command: Any
-    raw: bytes = field(repr=False)
-    metadata: Any = None
-    messages: tuple[Message, ...] = ()
-
-    @property
-    def kind(self) -> int:
-        return int(self.command.type)
-
-    @property
-    def request_id(self) -> int:
-        body = self.command
-        asked: dict[int, Any] = {
-            BaseCommand.PRODUCER: body.producer,
-            BaseCommand.CLOSE_PRODUCER: body.close_producer,
-            BaseCommand.LOOKUP: body.lookupTopic,
-            BaseCommand.PARTITIONED_METADATA: body.partitionMetadata,
-        }
-        return int(asked[self.kind].request_id) if self.kind in asked else 0
 
 
 class Link:
@@ -67,7 +23,7 @@ class Link:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self.inbox = bytearray()
+        self.inbox = Inbox()
         self.is_open = True
         self.producers: dict[int, str] = {}
         self.last_ids: dict[int, int] = {}
@@ -438,12 +394,14 @@ class ScriptedBroker:
         if not data:
             link.close()
             return
-        link.inbox += data
+        link.inbox.add(data)
         try:
-            while link.is_open and (frame := _next_frame(link)) is not None:
+            for frame in link.inbox.frames(link):
                 self.frames.append(frame)
                 self._check(frame)
                 self._answer(frame)
+                if not link.is_open:
+                    return
         except Exception as error:
             self.violations.append(f"{type(error).__name__}: {error}")
             link.close()
@@ -459,8 +417,7 @@ class ScriptedBroker:
         assert frame.metadata.producer_name == name, frame.metadata.producer_name
         assert len(frame.messages) == sent.num_messages, (len(frame.messages), sent.num_messages)
         ids = [message.sequence_id for message in frame.messages]
-        highest = sent.highest_sequence_id if sent.HasField("highest_sequence_id") else sent.sequence_id
-        assert (ids[0], ids[-1]) == (sent.sequence_id, highest), (ids[0], ids[-1], sent)
+        assert (ids[0], ids[-1]) == (frame.lowest_id, frame.highest_id), (ids[0], ids[-1], sent)
         before = frame.link.last_ids[sent.producer_id]
         assert [before, *ids] == sorted({before, *ids}), f"ids {ids} after {before}"
         frame.link.last_ids[sent.producer_id] = ids[-1]
@@ -484,65 +441,6 @@ class ScriptedBroker:
         self.usual_answer(frame)
 
 
-# --- bytes of the protocol
-
-
-def encode(command: Any) -> bytes:
-    body: bytes = command.SerializeToString()
-    return struct.pack(">II", 4 + len(body), len(body)) + body
-
-
-def error_answer(frame: Frame, code: int, text: str) -> bytes:
-    """The refusal of a request, in the form that its answer has."""
-    if frame.kind == BaseCommand.SEND:
-        return refusal(frame, code, text)
-    command = BaseCommand(type=BaseCommand.ERROR)
-    answer: Any = command.error
-    if frame.kind == BaseCommand.LOOKUP:
-        command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
-        answer = command.lookupTopicResponse
-        answer.response = CommandLookupTopicResponse.Failed
-    elif frame.kind == BaseCommand.PARTITIONED_METADATA:
-        command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
-        answer = command.partitionMetadataResponse
-        answer.response = 1
-    answer.request_id = frame.request_id
-    answer.error = code
-    answer.message = text
-    return encode(command)
-
-
-def refusal(frame: Frame, code: int, text: str = "as scripted") -> bytes:
-    """`SendError`, which names the highest id of a batch."""
-    sent = frame.command.send
-    command = BaseCommand(type=BaseCommand.SEND_ERROR)
-    command.send_error.producer_id = sent.producer_id
-    command.send_error.sequence_id = (
-        sent.highest_sequence_id if sent.HasField("highest_sequence_id") else sent.sequence_id
-    )
-    command.send_error.error = code
-    command.send_error.message = text
-    return encode(command)
-
-
-def lookup_answer(
-    frame: Frame,
-    url: str,
-    kind: int = CommandLookupTopicResponse.Connect,
-    *,
-    authoritative: bool = True,
-    through_proxy: bool = False,
-) -> bytes:
-    command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
-    answer = command.lookupTopicResponse
-    answer.request_id = frame.request_id
-    answer.response = kind
-    answer.brokerServiceUrl = url
-    answer.authoritative = authoritative
-    answer.proxy_through_service_url = through_proxy
-    return encode(command)
-
-
 def _is_dropped(frame: Frame) -> bool:
     return frame.kind == BaseCommand.SEND and frame.command.send.producer_id in frame.link.dropped
 
@@ -553,43 +451,3 @@ def _no_partitions(frame: Frame) -> bytes:
     command.partitionMetadataResponse.partitions = 0
     command.partitionMetadataResponse.response = 0
     return encode(command)
-
-
-def _next_frame(link: Link) -> Frame | None:
-    inbox = link.inbox
-    if len(inbox) < 4:
-        return None
-    (total,) = struct.unpack_from(">I", inbox)
-    assert 4 <= total <= 6 << 20, f"a frame of {total} bytes"
-    if len(inbox) < 4 + total:
-        return None
-    raw = bytes(inbox[: 4 + total])
-    del inbox[: 4 + total]
-    (size,) = struct.unpack_from(">I", raw, 4)
-    assert size <= total - 4, f"a command of {size} bytes in a frame of {total}"
-    command = BaseCommand.FromString(raw[8 : 8 + size])
-    if command.type != BaseCommand.SEND:
-        assert len(raw) == 8 + size, "bytes behind a command"
-        return Frame(link, command, raw)
-    metadata, messages = _open_payload(raw[8 + size :])
-    return Frame(link, command, raw, metadata, messages)
-
-
-def _open_payload(data: bytes) -> tuple[Any, tuple[Message, ...]]:
-    assert data[:2] == _MAGIC, f"no magic number but {data[:2]!r}"
-    checksum, size = struct.unpack_from(">II", data, 2)
-    assert checksum == google_crc32c.value(data[6:]), "the checksum is wrong"
-    metadata = MessageMetadata.FromString(data[10 : 10 + size])
-    payload = data[10 + size :]
-    if not metadata.HasField("num_messages_in_batch"):
-        return metadata, (Message(metadata.sequence_id, payload, metadata),)
-    messages = []
-    while payload:
-        (size,) = struct.unpack_from(">I", payload)
-        single = SingleMessageMetadata.FromString(payload[4 : 4 + size])
-        end = 4 + size + single.payload_size
-        assert end <= len(payload), "a message that reaches beyond its batch"
-        messages.append(Message(single.sequence_id, payload[4 + size : end], single))
-        payload = payload[end:]
-    assert len(messages) == metadata.num_messages_in_batch, "a batch with a wrong count"
-    return metadata, tuple(messages)

@@ -12,7 +12,8 @@ import pytest
 import pulsar_fast
 from pulsar_fast import ConnectError, LookupError, ServiceUnitNotReady, Timeout
 from pulsar_fast.wire.messages import BaseCommand, CommandConnected, ServerError
-from tests.faults.scripted_broker import ScriptedBroker, encode, error_answer
+from tests.brokers.frames import encode, error_answer
+from tests.faults.scripted_broker import ScriptedBroker
 
 CONNECTED = encode(BaseCommand(type=BaseCommand.CONNECTED, connected=CommandConnected(server_version="s")))
 

@@ -33,9 +33,10 @@ from pulsar_fast import (
 )
 from pulsar_fast.asyncio import Client as AsyncClient
 from pulsar_fast.wire.messages import BaseCommand, ServerError
+from tests.brokers.frames import refusal
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
-from tests.faults.scripted_broker import ScriptedBroker, refusal
+from tests.faults.scripted_broker import ScriptedBroker
 
 MakeProducer = Callable[..., Any]
 NAN = float("nan")

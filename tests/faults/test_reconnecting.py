@@ -16,9 +16,10 @@ import pulsar_fast
 import pulsar_fast.asyncio
 from pulsar_fast import AlreadyClosed, MemoryBufferIsFull, MessageTooBig, Result, Timeout
 from pulsar_fast.wire.messages import BaseCommand, ServerError
+from tests.brokers.frames import Frame, encode, error_answer, refusal
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
-from tests.faults.scripted_broker import Frame, ScriptedBroker, encode, error_answer, refusal
+from tests.faults.scripted_broker import ScriptedBroker
 
 MakeProducer = Callable[..., Any]
 PRODUCER, SEND, CLOSE = BaseCommand.PRODUCER, BaseCommand.SEND, BaseCommand.CLOSE_PRODUCER

@@ -1,0 +1,181 @@
+"""The bytes between a producer and its broker, read and written from the broker's side.
+
+What no client may ever send (a bad checksum, a wrong count) is an `AssertionError` of whoever reads it.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import google_crc32c
+
+from pulsar_fast.wire.messages import (
+    BaseCommand,
+    CommandLookupTopicResponse,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+_MAGIC = b"\x0e\x01"
+_MOST = 6 << 20  # bytes of a frame
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a frame."""
+
+    sequence_id: int
+    payload: bytes
+    metadata: Any  # MessageMetadata, or SingleMessageMetadata of a message in a batch
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What came in, in the order of arrival over all connections."""
+
+    link: Any = field(repr=False)
+    command: Any
+    raw: bytes = field(repr=False)
+    metadata: Any = None
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def kind(self) -> int:
+        return int(self.command.type)
+
+    @property
+    def request_id(self) -> int:
+        body = self.command
+        asked: dict[int, Any] = {
+            BaseCommand.PRODUCER: body.producer,
+            BaseCommand.CLOSE_PRODUCER: body.close_producer,
+            BaseCommand.LOOKUP: body.lookupTopic,
+            BaseCommand.PARTITIONED_METADATA: body.partitionMetadata,
+        }
+        return int(asked[self.kind].request_id) if self.kind in asked else 0
+
+    @property
+    def producer_id(self) -> int:
+        """Of the producer that it is about, -1 for none."""
+        name = {
+            BaseCommand.PRODUCER: "producer",
+            BaseCommand.CLOSE_PRODUCER: "close_producer",
+            BaseCommand.SEND: "send",
+        }.get(self.kind)
+        return -1 if name is None else int(getattr(self.command, name).producer_id)
+
+    @property
+    def lowest_id(self) -> int:
+        return int(self.command.send.sequence_id)
+
+    @property
+    def highest_id(self) -> int:
+        sent = self.command.send
+        return int(sent.highest_sequence_id if sent.HasField("highest_sequence_id") else sent.sequence_id)
+
+
+class Inbox:
+    """What a client has written and nobody has read yet."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self._bytes += data
+
+    def frames(self, link: object) -> Iterator[Frame]:
+        """The complete frames, taken out one by one; `link` is noted in them."""
+        while len(self._bytes) >= 4:
+            (total,) = struct.unpack_from(">I", self._bytes)
+            assert 4 <= total <= _MOST, f"a frame of {total} bytes"
+            if len(self._bytes) < 4 + total:
+                return
+            raw = bytes(self._bytes[: 4 + total])
+            del self._bytes[: 4 + total]
+            yield _read_frame(link, raw)
+
+
+def _read_frame(link: object, raw: bytes) -> Frame:
+    (size,) = struct.unpack_from(">I", raw, 4)
+    assert size <= len(raw) - 8, f"a command of {size} bytes in a frame of {len(raw) - 4}"
+    command = BaseCommand.FromString(raw[8 : 8 + size])
+    if command.type != BaseCommand.SEND:
+        assert len(raw) == 8 + size, "bytes behind a command"
+        return Frame(link, command, raw)
+    metadata, messages = _open_payload(raw[8 + size :])
+    return Frame(link, command, raw, metadata, messages)
+
+
+def _open_payload(data: bytes) -> tuple[Any, tuple[Message, ...]]:
+    assert data[:2] == _MAGIC, f"no magic number but {data[:2]!r}"
+    checksum, size = struct.unpack_from(">II", data, 2)
+    assert checksum == google_crc32c.value(data[6:]), "the checksum is wrong"
+    metadata = MessageMetadata.FromString(data[10 : 10 + size])
+    payload = data[10 + size :]
+    if not metadata.HasField("num_messages_in_batch"):
+        return metadata, (Message(metadata.sequence_id, payload, metadata),)
+    messages = []
+    while payload:
+        (size,) = struct.unpack_from(">I", payload)
+        single = SingleMessageMetadata.FromString(payload[4 : 4 + size])
+        end = 4 + size + single.payload_size
+        assert end <= len(payload), "a message that reaches beyond its batch"
+        messages.append(Message(single.sequence_id, payload[4 + size : end], single))
+        payload = payload[end:]
+    assert len(messages) == metadata.num_messages_in_batch, "a batch with a wrong count"
+    return metadata, tuple(messages)
+
+
+def encode(command: Any) -> bytes:
+    body: bytes = command.SerializeToString()
+    return struct.pack(">II", 4 + len(body), len(body)) + body
+
+
+def error_answer(frame: Frame, code: int, text: str) -> bytes:
+    """The refusal of a request, in the form that its answer has."""
+    if frame.kind == BaseCommand.SEND:
+        return refusal(frame, code, text)
+    command = BaseCommand(type=BaseCommand.ERROR)
+    answer: Any = command.error
+    if frame.kind == BaseCommand.LOOKUP:
+        command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
+        answer = command.lookupTopicResponse
+        answer.response = CommandLookupTopicResponse.Failed
+    elif frame.kind == BaseCommand.PARTITIONED_METADATA:
+        command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
+        answer = command.partitionMetadataResponse
+        answer.response = 1
+    answer.request_id = frame.request_id
+    answer.error = code
+    answer.message = text
+    return encode(command)
+
+
+def refusal(frame: Frame, code: int, text: str = "as scripted") -> bytes:
+    """`SendError`, which names the highest id of a batch."""
+    sent = frame.command.send
+    command = BaseCommand(type=BaseCommand.SEND_ERROR)
+    command.send_error.producer_id = sent.producer_id
+    command.send_error.sequence_id = frame.highest_id
+    command.send_error.error = code
+    command.send_error.message = text
+    return encode(command)
+
+
+def lookup_answer(
+    frame: Frame,
+    url: str,
+    kind: int = CommandLookupTopicResponse.Connect,
+    *,
+    authoritative: bool = True,
+    through_proxy: bool = False,
+) -> bytes:
+    command = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
+    answer = command.lookupTopicResponse
+    answer.request_id = frame.request_id
+    answer.response = kind
+    answer.brokerServiceUrl = url
+    answer.authoritative = authoritative
+    answer.proxy_through_service_url = through_proxy
+    return encode(command)

@@ -1,0 +1,468 @@
+"""Brokers as a producer sees them: topics that have an owner, deduplication, ledgers, and every way to misbehave.
+
+A model of what Pulsar does, fed with bytes. It knows no socket and no clock but the loop that it is given, so that
+it serves in simulation and behind real sockets alike.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse
+from tests.brokers.frames import Frame, Inbox, encode, error_answer, lookup_answer, refusal
+
+NOWHERE = 2**64 - 1
+"""Ledger and entry of what was not stored: -1 as it travels."""
+SERVICE_NOT_READY, PERSISTENCE_ERROR, TERMINATED = 6, 3, 15
+
+
+class Wire(Protocol):
+    """The broker's end of a connection."""
+
+    room: int
+    piece_size: int | None
+
+    def send(self, data: bytes, tag: Any = None) -> None: ...
+    def close_behind(self) -> None: ...
+    def end(self, *, reset: bool) -> None: ...
+    def stall(self, stalled: bool) -> None: ...
+
+
+class Witness(Protocol):
+    """Sees what goes over the wire and what is stored."""
+
+    def on_frame(self, registration: "Registered", frame: Frame) -> None: ...
+    def on_stranger(self, frame: Frame) -> None: ...
+
+
+@dataclass
+class Told:
+    """What an answer means, for whoever counts what was delivered."""
+
+    event: str
+    link: "Link"
+    producer_id: int
+
+
+@dataclass(eq=False)
+class Registered:
+    """A producer as a broker knows it."""
+
+    link: "Link"
+    producer_id: int
+    name: str
+    topic: "Topic"
+    last_id: int = -1
+    closed: bool = False
+    refuses: int = 0  # once refused, what follows is refused with the same code until the producer is closed
+    in_flight: int = 0
+    when_idle: Callable[[], None] | None = None
+
+
+@dataclass(eq=False)
+class Entry:
+    """A frame on its way into the ledger."""
+
+    registration: Registered
+    frame: Frame
+    timer: asyncio.TimerHandle
+    due: float
+
+
+@dataclass(eq=False)
+class Topic:
+    """One topic: its owner, what is stored, and what deduplication remembers by producer name."""
+
+    name: str
+    owner: int
+    deduplicates: bool
+    persistent: bool
+    stored: list[Frame] = field(default_factory=list)
+    pushed: dict[str, int] = field(default_factory=dict)
+    persisted: dict[str, int] = field(default_factory=dict)
+    in_flight: deque[Entry] = field(default_factory=deque)
+    away_until: float = 0
+    terminated: bool = False
+    store_ms: float = 1
+
+
+@dataclass
+class Answer:
+    """What a broker does once instead of its usual answer: `error`, `silence`, `late`, `closed` or `cut` behind it."""
+
+    kind: str
+    code: int = 0
+    ms: float = 0
+
+
+class Link:
+    """One connection, seen from its broker."""
+
+    def __init__(self, cluster: "Cluster", host: int, wire: Wire) -> None:
+        self.cluster = cluster
+        self.host = host
+        self.wire = wire
+        self.inbox = Inbox()
+        self.is_open = True
+        self.producers: dict[int, Registered] = {}
+        self.known: set[int] = set()  # producers that ever asked for a registration here
+        self.closed_here: set[int] = set()  # closed by the broker: what was on its way is dropped
+
+    def send(self, data: bytes, event: str = "", producer_id: int = -1) -> None:
+        if self.is_open:
+            self.wire.send(data, Told(event, self, producer_id))
+
+    def on_bytes(self, data: bytes) -> None:
+        if not self.is_open:
+            return
+        self.inbox.add(data)
+        for frame in self.inbox.frames(self):
+            self.cluster.on_frame(self, frame)
+            if not self.is_open:
+                return
+
+    def close(self, *, reset: bool = False, behind: bool = False) -> None:
+        """End it, at once or behind what was sent."""
+        if not self.is_open:
+            return
+        self.on_closed()
+        if behind:
+            self.wire.close_behind()
+        else:
+            self.wire.end(reset=reset)
+
+    def on_closed(self) -> None:
+        self.is_open = False
+        for registered in self.producers.values():
+            registered.closed = True
+        self.producers.clear()
+
+
+class Cluster:
+    """Some brokers that share topics. Untold, they behave."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, urls: list[str], limits: list[int], witness: Witness
+    ) -> None:
+        self._loop = loop
+        self.urls = urls
+        self.limits = limits  # max message size of each broker
+        self.witness = witness
+        self.links: list[Link] = []
+        self.topics: dict[str, Topic] = {}
+        self.down_until = [0.0] * len(urls)
+        self.dark_until = [0.0] * len(urls)
+        self.answers: dict[int, deque[Answer]] = {}  # by kind of command
+        self.refusals: deque[tuple[int, int]] = deque()  # frames to let pass, code
+        self.receipt_faults: deque[str] = deque()
+        self.steps = 0
+        self._names = 0
+
+    def add_topic(self, name: str, *, deduplicates: bool, persistent: bool) -> Topic:
+        self.topics[name] = Topic(name, 0, deduplicates, persistent)
+        return self.topics[name]
+
+    def connected(self, host: int, wire: Wire) -> Link:
+        link = Link(self, host, wire)
+        self.links.append(link)
+        return link
+
+    def is_up(self, host: int) -> bool:
+        return self._loop.time() >= self.down_until[host]
+
+    def is_dark(self, host: int) -> bool:
+        return self._loop.time() < self.dark_until[host]
+
+    # --- commands
+
+    def on_frame(self, link: Link, frame: Frame) -> None:
+        self.steps += 1
+        handler = self._HANDLERS.get(frame.kind)
+        if handler is None:
+            return
+        planned = self.answers.get(frame.kind)
+        if planned and frame.kind != BaseCommand.SEND:
+            self._answer_as_planned(link, frame, handler, planned.popleft())
+        else:
+            handler(self, link, frame)
+
+    def _answer_as_planned(
+        self, link: Link, frame: Frame, usual: "Callable[[Cluster, Link, Frame], None]", answer: Answer
+    ) -> None:
+        if frame.kind == BaseCommand.PRODUCER:
+            link.known.add(frame.command.producer.producer_id)
+        producer_id = frame.producer_id
+        if answer.kind == "error":
+            link.send(error_answer(frame, answer.code, "as scripted"), f"error {answer.code}", producer_id)
+        elif answer.kind == "late":
+            self._loop.call_later(answer.ms / 1000, lambda: link.is_open and usual(self, link, frame))
+        elif answer.kind == "closed behind":
+            usual(self, link, frame)
+            if producer_id in link.producers:
+                self._tell_closed(link.producers[producer_id], None)
+        elif answer.kind == "cut behind":
+            usual(self, link, frame)
+            link.close(behind=True)
+
+    def _on_connect(self, link: Link, frame: Frame) -> None:
+        command = BaseCommand(type=BaseCommand.CONNECTED)
+        command.connected.server_version = "simulated"
+        command.connected.protocol_version = 20
+        command.connected.max_message_size = self.limits[link.host]
+        link.send(encode(command))
+
+    def _on_ping(self, link: Link, frame: Frame) -> None:
+        link.send(encode(BaseCommand(type=BaseCommand.PONG, pong={})))
+
+    def _on_partitions(self, link: Link, frame: Frame) -> None:
+        command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
+        command.partitionMetadataResponse.request_id = frame.request_id
+        command.partitionMetadataResponse.partitions = 0
+        command.partitionMetadataResponse.response = 0
+        link.send(encode(command))
+
+    def _on_lookup(self, link: Link, frame: Frame) -> None:
+        topic = self.topics[frame.command.lookupTopic.topic]
+        kind = CommandLookupTopicResponse.Connect
+        link.send(lookup_answer(frame, self.urls[topic.owner], kind))
+
+    def _on_producer(self, link: Link, frame: Frame) -> None:
+        asked = frame.command.producer
+        topic = self.topics[asked.topic]
+        link.known.add(asked.producer_id)
+        refused = 0
+        if topic.terminated:
+            refused = TERMINATED
+        elif topic.owner != link.host or self._loop.time() < topic.away_until:
+            refused = SERVICE_NOT_READY
+        if refused:
+            link.send(error_answer(frame, refused, "as it is"), f"error {refused}", asked.producer_id)
+            return
+        if asked.producer_id in link.producers:
+            self.witness.on_stranger(frame)
+        for other in list(self.registrations()):
+            if other.topic is topic and other.name == asked.producer_name:
+                self._drop(other)
+        self._names += not asked.producer_name
+        name = asked.producer_name or f"simulated-{self._names}"
+        registered = Registered(link, asked.producer_id, name, topic)
+        link.producers[asked.producer_id] = registered
+        link.closed_here.discard(asked.producer_id)
+        command = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+        success = command.producer_success
+        success.request_id = asked.request_id
+        success.producer_name = name
+        success.last_sequence_id = topic.persisted.get(name, -1) if topic.deduplicates else -1
+        link.send(encode(command), f"registered {self.limits[link.host]}", asked.producer_id)
+
+    def _on_close_producer(self, link: Link, frame: Frame) -> None:
+        registered = link.producers.pop(frame.command.close_producer.producer_id, None)
+        command = BaseCommand(type=BaseCommand.SUCCESS)
+        command.success.request_id = frame.request_id
+        answer = encode(command)
+        if registered is None:
+            link.send(answer)
+            return
+        registered.closed = True
+        if registered.in_flight:  # the answer comes behind those to what is in flight
+            registered.when_idle = lambda: link.send(answer)
+        else:
+            link.send(answer)
+
+    def _on_send(self, link: Link, frame: Frame) -> None:
+        sent = frame.command.send
+        registered = link.producers.get(sent.producer_id)
+        if registered is None:
+            if sent.producer_id not in link.closed_here:
+                self.witness.on_stranger(frame)
+                link.close()
+            return
+        self.witness.on_frame(registered, frame)
+        refused = TERMINATED if registered.topic.terminated else registered.refuses
+        if refused:
+            self._refuse(registered, frame, refused)
+        elif not self._is_refused_by_plan(registered, frame) and not self._is_duplicate(registered, frame):
+            self._store(registered, frame)
+
+    _HANDLERS: "dict[int, Callable[[Cluster, Link, Frame], None]]" = {
+        BaseCommand.CONNECT: _on_connect,
+        BaseCommand.PING: _on_ping,
+        BaseCommand.PARTITIONED_METADATA: _on_partitions,
+        BaseCommand.LOOKUP: _on_lookup,
+        BaseCommand.PRODUCER: _on_producer,
+        BaseCommand.CLOSE_PRODUCER: _on_close_producer,
+        BaseCommand.SEND: _on_send,
+    }
+
+    # --- storing
+
+    def _is_refused_by_plan(self, registered: Registered, frame: Frame) -> bool:
+        if not self.refusals:
+            return False
+        passing, code = self.refusals[0]
+        if passing:
+            self.refusals[0] = (passing - 1, code)
+            return False
+        self.refusals.popleft()
+        # What is not about one message concerns all that follow, or they would be stored before it.
+        if code != 22:
+            registered.refuses = code
+        self._refuse(registered, frame, code)
+        return True
+
+    def _refuse(self, registered: Registered, frame: Frame, code: int) -> None:
+        in_the_middle = registered.in_flight > 0
+        link, number = registered.link, registered.producer_id
+        link.send(refusal(frame, code), f"error {code}", number)
+        if in_the_middle:
+            self.note("refusal in the middle", link, number)
+
+    def _is_duplicate(self, registered: Registered, frame: Frame) -> bool:
+        """As the broker's deduplication judges: stored already, perhaps stored already, or new."""
+        topic, lowest, highest = registered.topic, frame.lowest_id, frame.highest_id
+        if not topic.deduplicates:
+            return False
+        if lowest > topic.pushed.get(registered.name, -1):
+            topic.pushed[registered.name] = highest
+            return False
+        if lowest <= topic.persisted.get(registered.name, -1):
+            registered.link.send(receipt(frame, NOWHERE, NOWHERE), "ack", registered.producer_id)
+        else:
+            registered.refuses = PERSISTENCE_ERROR
+            self._refuse(registered, frame, PERSISTENCE_ERROR)
+        return True
+
+    def _store(self, registered: Registered, frame: Frame) -> None:
+        topic = registered.topic
+        due = self._loop.time() + topic.store_ms / 1000
+        if topic.in_flight:
+            due = max(due, topic.in_flight[-1].due)
+        timer = self._loop.call_at(due, self._stored, topic)
+        registered.in_flight += 1
+        topic.in_flight.append(Entry(registered, frame, timer, due))
+
+    def _stored(self, topic: Topic) -> None:
+        """The next entry is in the ledger."""
+        entry = topic.in_flight.popleft()
+        self._persist(topic, entry)
+        self._acknowledge(entry.registration, entry.frame, len(topic.stored) - 1)
+        self._settle(entry.registration)
+
+    def _settle(self, registered: Registered) -> None:
+        """One entry less in flight; who waits for all of them hears of the last one."""
+        registered.in_flight -= 1
+        if not registered.in_flight and registered.when_idle is not None:
+            registered.when_idle()
+            registered.when_idle = None
+
+    def _persist(self, topic: Topic, entry: Entry) -> None:
+        name, highest = entry.registration.name, entry.frame.highest_id
+        topic.stored.append(entry.frame)
+        topic.persisted[name] = max(topic.persisted.get(name, -1), highest)
+
+    def _acknowledge(self, registered: Registered, frame: Frame, number: int) -> None:
+        link, producer_id = registered.link, registered.producer_id
+        fault = self.receipt_faults.popleft() if self.receipt_faults else ""
+        answer = receipt(frame, 1, number)
+        if fault == "skip":
+            self.note("receipt skipped", link, producer_id)
+            return
+        if fault == "repeat":
+            link.send(answer, "ack", producer_id)
+        elif fault == "foreign":
+            link.send(receipt(frame, 1, number, producer_id=producer_id + 1000))
+        elif fault == "above":
+            link.send(receipt(frame, 1, number, sequence_id=frame.highest_id + 1_000_000), "ack", producer_id)
+        elif fault == "below" and frame.lowest_id:
+            link.send(receipt(frame, 1, number, sequence_id=frame.lowest_id - 1), "ack", producer_id)
+        link.send(answer, "ack", producer_id)
+
+    # --- what happens to them
+
+    def note(self, event: str, link: Link, producer_id: int) -> None:
+        """Something that has no bytes of its own."""
+
+    def registrations(self) -> Iterator[Registered]:
+        for link in self.links:
+            if link.is_open:
+                yield from link.producers.values()
+
+    def open_links(self, host: int | None = None) -> list[Link]:
+        self.links = [link for link in self.links if link.is_open]
+        return [link for link in self.links if host is None or link.host == host]
+
+    def _drop(self, registered: Registered) -> None:
+        """The broker knows it no longer; what comes for it is dropped."""
+        registered.closed = True
+        registered.link.producers.pop(registered.producer_id, None)
+        registered.link.closed_here.add(registered.producer_id)
+
+    def _tell_closed(self, registered: Registered, assigned: str | None) -> None:
+        self._drop(registered)
+        self.say_closed(registered.link, registered.producer_id, assigned)
+
+    def say_closed(self, link: Link, producer_id: int, assigned: str | None) -> None:
+        command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id = producer_id
+        command.close_producer.request_id = 0
+        if assigned is not None:
+            command.close_producer.assignedBrokerServiceUrl = assigned
+        event = "closed by the broker" if assigned is None else "closed, owner named"
+        link.send(encode(command), event, producer_id)
+
+    def unload(self, topic: Topic, *, kept: int, owner: int, named: str | None, away_ms: float) -> None:
+        """A topic leaves its owner: of what is in flight the first `kept` frames are stored, nobody hears of it."""
+        while topic.in_flight:
+            entry = topic.in_flight.popleft()
+            entry.timer.cancel()
+            if kept > 0:
+                self._persist(topic, entry)
+                kept -= 1
+            self._settle(entry.registration)
+        topic.pushed = dict(topic.persisted)
+        topic.owner = owner
+        topic.away_until = self._loop.time() + away_ms / 1000
+        for registered in list(self.registrations()):
+            if registered.topic is topic:
+                self._tell_closed(registered, named)
+
+    def crash(self, host: int, *, kept: int, down_ms: float, reset: bool) -> None:
+        """A broker dies and comes back; its topics stay or move with the next look-up."""
+        self.down_until[host] = self._loop.time() + down_ms / 1000
+        for link in self.open_links(host):
+            link.close(reset=reset)
+        for topic in self.topics.values():
+            if topic.owner == host:
+                self.unload(topic, kept=kept, owner=host, named=None, away_ms=0)
+
+    def heal(self) -> None:
+        """From now on they behave."""
+        self.answers.clear()
+        self.refusals.clear()
+        self.receipt_faults.clear()
+        self.down_until = [0.0] * len(self.urls)
+        self.dark_until = [0.0] * len(self.urls)
+        for topic in self.topics.values():
+            topic.store_ms = 1
+            topic.away_until = 0
+        for link in self.open_links():
+            link.wire.room = 1 << 20
+            link.wire.piece_size = None
+            link.wire.stall(False)
+
+
+def receipt(
+    frame: Frame, ledger: int, entry: int, *, producer_id: int | None = None, sequence_id: int | None = None
+) -> bytes:
+    """Of a frame, or with other ids than it has."""
+    sent = frame.command.send
+    command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
+    answer = command.send_receipt
+    answer.producer_id = sent.producer_id if producer_id is None else producer_id
+    answer.sequence_id = sent.sequence_id if sequence_id is None else sequence_id
+    if sent.HasField("highest_sequence_id"):
+        answer.highest_sequence_id = sent.highest_sequence_id
+    answer.message_id.ledgerId, answer.message_id.entryId = ledger, entry
+    return encode(command)
