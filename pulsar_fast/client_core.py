@@ -52,7 +52,7 @@ class ClientCore:
         self._wake_fds: tuple[int, int] | None = _open_wake_fds()
         self.waker = Waker(self._wake_fds[-1])
         self._loop.add_reader(self._wake_fds[0], self._on_wake)
-        self._producers: set[TopicProducer] = set()
+        self._producers: dict[TopicProducer, None] = {}  # in the order of creation
         self._creating: set[asyncio.Task[TopicProducer]] = set()
         self._last_producer_id = 0
         self._closing: asyncio.Task[None] | None = None
@@ -132,7 +132,7 @@ class ClientCore:
                     f"create a producer on each of them, as on {topic.partition_name(0)}"
                 )
         producer = TopicProducer(self, topic, options)
-        self._producers.add(producer)
+        self._producers[producer] = None
         await producer.create()
         return producer
 
@@ -148,7 +148,7 @@ class ClientCore:
             raise AlreadyClosed("the client is closed")
 
     def forget(self, producer: TopicProducer) -> None:
-        self._producers.discard(producer)
+        self._producers.pop(producer, None)
 
     async def close(self) -> None:
         """Close all producers, which wait for what they have accepted, then all connections.

@@ -70,6 +70,12 @@ class Frame:
         return int(self.command.send.sequence_id)
 
     @property
+    def message_size(self) -> int:
+        """Bytes of metadata and payload, which a broker's limit is about."""
+        (command_size,) = struct.unpack_from(">I", self.raw, 4)
+        return len(self.raw) - 8 - command_size - 10
+
+    @property
     def highest_id(self) -> int:
         sent = self.command.send
         return int(sent.highest_sequence_id if sent.HasField("highest_sequence_id") else sent.sequence_id)
@@ -86,6 +92,11 @@ class Inbox:
 
     def frames(self, link: object) -> Iterator[Frame]:
         """The complete frames, taken out one by one; `link` is noted in them."""
+        for raw in self.take():
+            yield read_frame(link, raw)
+
+    def take(self) -> Iterator[bytes]:
+        """The bytes of the complete frames, taken out one by one."""
         while len(self._bytes) >= 4:
             (total,) = struct.unpack_from(">I", self._bytes)
             assert 4 <= total <= _MOST, f"a frame of {total} bytes"
@@ -93,10 +104,11 @@ class Inbox:
                 return
             raw = bytes(self._bytes[: 4 + total])
             del self._bytes[: 4 + total]
-            yield _read_frame(link, raw)
+            yield raw
 
 
-def _read_frame(link: object, raw: bytes) -> Frame:
+def read_frame(link: object, raw: bytes) -> Frame:
+    """Take a whole frame apart; `link` is noted in it."""
     (size,) = struct.unpack_from(">I", raw, 4)
     assert size <= len(raw) - 8, f"a command of {size} bytes in a frame of {len(raw) - 4}"
     command = BaseCommand.FromString(raw[8 : 8 + size])
@@ -154,10 +166,14 @@ def error_answer(frame: Frame, code: int, text: str) -> bytes:
 
 def refusal(frame: Frame, code: int, text: str = "as scripted") -> bytes:
     """`SendError`, which names the highest id of a batch."""
-    sent = frame.command.send
+    return refusal_of(frame.producer_id, frame.highest_id, code, text)
+
+
+def refusal_of(producer_id: int, sequence_id: int, code: int, text: str = "as scripted") -> bytes:
+    """`SendError` for an id, sent or not."""
     command = BaseCommand(type=BaseCommand.SEND_ERROR)
-    command.send_error.producer_id = sent.producer_id
-    command.send_error.sequence_id = frame.highest_id
+    command.send_error.producer_id = producer_id
+    command.send_error.sequence_id = sequence_id
     command.send_error.error = code
     command.send_error.message = text
     return encode(command)

@@ -15,6 +15,8 @@ from tests.brokers.frames import Frame, Inbox, encode, error_answer, lookup_answ
 
 NOWHERE = 2**64 - 1
 """Ledger and entry of what was not stored: -1 as it travels."""
+ABOVE = 1_000_000
+"""How far an id is above all that were sent."""
 SERVICE_NOT_READY, PERSISTENCE_ERROR, TERMINATED = 6, 3, 15
 
 
@@ -33,6 +35,9 @@ class Wire(Protocol):
 class Witness(Protocol):
     """Sees what goes over the wire and what is stored."""
 
+    def read(self, link: "Link", raw: bytes) -> Frame: ...
+    def on_stored(self, topic: "Topic", frame: Frame, number: int) -> None: ...
+    def on_told(self, told: "Told") -> None: ...
     def on_frame(self, registration: "Registered", frame: Frame) -> None: ...
     def on_stranger(self, frame: Frame) -> None: ...
 
@@ -41,7 +46,7 @@ class Witness(Protocol):
 class Told:
     """What an answer means, for whoever counts what was delivered."""
 
-    event: str
+    events: tuple[str, ...]
     link: "Link"
     producer_id: int
 
@@ -56,7 +61,10 @@ class Registered:
     topic: "Topic"
     last_id: int = -1
     closed: bool = False
-    refuses: int = 0  # once refused, what follows is refused with the same code until the producer is closed
+    skipped: bool = False  # a receipt was left out
+    refuses: int | None = (
+        None  # once refused, what follows is refused with the same code until the producer is closed
+    )
     in_flight: int = 0
     when_idle: Callable[[], None] | None = None
 
@@ -107,19 +115,20 @@ class Link:
         self.inbox = Inbox()
         self.is_open = True
         self.producers: dict[int, Registered] = {}
+        self.registering: dict[int, asyncio.TimerHandle] = {}  # producers whose answer comes late
         self.known: set[int] = set()  # producers that ever asked for a registration here
         self.closed_here: set[int] = set()  # closed by the broker: what was on its way is dropped
 
-    def send(self, data: bytes, event: str = "", producer_id: int = -1) -> None:
+    def send(self, data: bytes, *events: str, about: int = -1) -> None:
         if self.is_open:
-            self.wire.send(data, Told(event, self, producer_id))
+            self.wire.send(data, Told(events, self, about))
 
     def on_bytes(self, data: bytes) -> None:
         if not self.is_open:
             return
         self.inbox.add(data)
-        for frame in self.inbox.frames(self):
-            self.cluster.on_frame(self, frame)
+        for raw in self.inbox.take():
+            self.cluster.on_frame(self, self.cluster.witness.read(self, raw))
             if not self.is_open:
                 return
 
@@ -191,20 +200,31 @@ class Cluster:
     def _answer_as_planned(
         self, link: Link, frame: Frame, usual: "Callable[[Cluster, Link, Frame], None]", answer: Answer
     ) -> None:
-        if frame.kind == BaseCommand.PRODUCER:
-            link.known.add(frame.command.producer.producer_id)
         producer_id = frame.producer_id
+        if frame.kind == BaseCommand.PRODUCER:
+            link.known.add(producer_id)
+        if frame.kind == BaseCommand.CLOSE_PRODUCER:  # done in any case: an error says that there is none
+            self._deregister(link, producer_id)
         if answer.kind == "error":
-            link.send(error_answer(frame, answer.code, "as scripted"), f"error {answer.code}", producer_id)
+            link.send(
+                error_answer(frame, answer.code, "as scripted"), f"error {answer.code}", about=producer_id
+            )
         elif answer.kind == "late":
-            self._loop.call_later(answer.ms / 1000, lambda: link.is_open and usual(self, link, frame))
+            timer = self._loop.call_later(answer.ms / 1000, self._answer_late, link, frame, usual)
+            if frame.kind == BaseCommand.PRODUCER:
+                link.registering[producer_id] = timer
         elif answer.kind == "closed behind":
             usual(self, link, frame)
             if producer_id in link.producers:
-                self._tell_closed(link.producers[producer_id], None)
+                self.tell_closed(link.producers[producer_id], None)
         elif answer.kind == "cut behind":
             usual(self, link, frame)
             link.close(behind=True)
+
+    def _answer_late(self, link: Link, frame: Frame, usual: "Callable[[Cluster, Link, Frame], None]") -> None:
+        link.registering.pop(frame.producer_id, None)
+        if link.is_open:
+            usual(self, link, frame)
 
     def _on_connect(self, link: Link, frame: Frame) -> None:
         command = BaseCommand(type=BaseCommand.CONNECTED)
@@ -238,10 +258,11 @@ class Cluster:
         elif topic.owner != link.host or self._loop.time() < topic.away_until:
             refused = SERVICE_NOT_READY
         if refused:
-            link.send(error_answer(frame, refused, "as it is"), f"error {refused}", asked.producer_id)
+            link.send(error_answer(frame, refused, "as it is"), f"error {refused}", about=asked.producer_id)
             return
-        if asked.producer_id in link.producers:
-            self.witness.on_stranger(frame)
+        known = link.producers.get(asked.producer_id)
+        if asked.producer_id in link.registering or (known is not None and known.last_id >= 0):
+            self.witness.on_stranger(frame)  # it would get the old registration, with what is in flight there
         for other in list(self.registrations()):
             if other.topic is topic and other.name == asked.producer_name:
                 self._drop(other)
@@ -255,21 +276,28 @@ class Cluster:
         success.request_id = asked.request_id
         success.producer_name = name
         success.last_sequence_id = topic.persisted.get(name, -1) if topic.deduplicates else -1
-        link.send(encode(command), f"registered {self.limits[link.host]}", asked.producer_id)
+        link.send(encode(command), "registered", about=asked.producer_id)
 
     def _on_close_producer(self, link: Link, frame: Frame) -> None:
-        registered = link.producers.pop(frame.command.close_producer.producer_id, None)
+        registered = self._deregister(link, frame.producer_id)
         command = BaseCommand(type=BaseCommand.SUCCESS)
         command.success.request_id = frame.request_id
         answer = encode(command)
         if registered is None:
             link.send(answer)
             return
-        registered.closed = True
         if registered.in_flight:  # the answer comes behind those to what is in flight
             registered.when_idle = lambda: link.send(answer)
         else:
             link.send(answer)
+
+    def _deregister(self, link: Link, producer_id: int) -> Registered | None:
+        if (registering := link.registering.pop(producer_id, None)) is not None:
+            registering.cancel()
+        registered = link.producers.pop(producer_id, None)
+        if registered is not None:
+            registered.closed = True
+        return registered
 
     def _on_send(self, link: Link, frame: Frame) -> None:
         sent = frame.command.send
@@ -281,7 +309,7 @@ class Cluster:
             return
         self.witness.on_frame(registered, frame)
         refused = TERMINATED if registered.topic.terminated else registered.refuses
-        if refused:
+        if refused is not None:
             self._refuse(registered, frame, refused)
         elif not self._is_refused_by_plan(registered, frame) and not self._is_duplicate(registered, frame):
             self._store(registered, frame)
@@ -313,11 +341,8 @@ class Cluster:
         return True
 
     def _refuse(self, registered: Registered, frame: Frame, code: int) -> None:
-        in_the_middle = registered.in_flight > 0
-        link, number = registered.link, registered.producer_id
-        link.send(refusal(frame, code), f"error {code}", number)
-        if in_the_middle:
-            self.note("refusal in the middle", link, number)
+        events = [f"error {code}"] + ["refusal in the middle"] * (registered.in_flight > 0)
+        registered.link.send(refusal(frame, code), *events, about=registered.producer_id)
 
     def _is_duplicate(self, registered: Registered, frame: Frame) -> bool:
         """As the broker's deduplication judges: stored already, perhaps stored already, or new."""
@@ -328,7 +353,7 @@ class Cluster:
             topic.pushed[registered.name] = highest
             return False
         if lowest <= topic.persisted.get(registered.name, -1):
-            registered.link.send(receipt(frame, NOWHERE, NOWHERE), "ack", registered.producer_id)
+            registered.link.send(receipt(frame, NOWHERE, NOWHERE), "ack", about=registered.producer_id)
         else:
             registered.refuses = PERSISTENCE_ERROR
             self._refuse(registered, frame, PERSISTENCE_ERROR)
@@ -360,29 +385,32 @@ class Cluster:
     def _persist(self, topic: Topic, entry: Entry) -> None:
         name, highest = entry.registration.name, entry.frame.highest_id
         topic.stored.append(entry.frame)
+        self.witness.on_stored(topic, entry.frame, len(topic.stored) - 1)
         topic.persisted[name] = max(topic.persisted.get(name, -1), highest)
 
     def _acknowledge(self, registered: Registered, frame: Frame, number: int) -> None:
         link, producer_id = registered.link, registered.producer_id
         fault = self.receipt_faults.popleft() if self.receipt_faults else ""
-        answer = receipt(frame, 1, number)
-        if fault == "skip":
-            self.note("receipt skipped", link, producer_id)
+        if fault == "skip" and registered.topic.persistent:
+            registered.skipped = True
             return
-        if fault == "repeat":
-            link.send(answer, "ack", producer_id)
-        elif fault == "foreign":
+        if fault == "foreign":
             link.send(receipt(frame, 1, number, producer_id=producer_id + 1000))
         elif fault == "above":
-            link.send(receipt(frame, 1, number, sequence_id=frame.highest_id + 1_000_000), "ack", producer_id)
-        elif fault == "below" and frame.lowest_id:
-            link.send(receipt(frame, 1, number, sequence_id=frame.lowest_id - 1), "ack", producer_id)
-        link.send(answer, "ack", producer_id)
+            link.send(
+                receipt(frame, 1, number, sequence_id=frame.highest_id + ABOVE),
+                "skipped ack",
+                about=producer_id,
+            )
+        elif fault == "below" and frame.lowest_id and registered.topic.persistent and not registered.skipped:
+            link.send(
+                receipt(frame, 1, number, sequence_id=frame.lowest_id - 1), "late ack", about=producer_id
+            )
+        event = "skipped ack" if registered.skipped else "ack"
+        for _ in range(2 if fault == "repeat" else 1):
+            link.send(receipt(frame, 1, number), event, about=producer_id)
 
     # --- what happens to them
-
-    def note(self, event: str, link: Link, producer_id: int) -> None:
-        """Something that has no bytes of its own."""
 
     def registrations(self) -> Iterator[Registered]:
         for link in self.links:
@@ -399,18 +427,20 @@ class Cluster:
         registered.link.producers.pop(registered.producer_id, None)
         registered.link.closed_here.add(registered.producer_id)
 
-    def _tell_closed(self, registered: Registered, assigned: str | None) -> None:
+    def tell_closed(self, registered: Registered, assigned: str | None) -> None:
         self._drop(registered)
         self.say_closed(registered.link, registered.producer_id, assigned)
 
     def say_closed(self, link: Link, producer_id: int, assigned: str | None) -> None:
+        if (registering := link.registering.pop(producer_id, None)) is not None:
+            registering.cancel()
         command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
         command.close_producer.producer_id = producer_id
         command.close_producer.request_id = 0
         if assigned is not None:
             command.close_producer.assignedBrokerServiceUrl = assigned
         event = "closed by the broker" if assigned is None else "closed, owner named"
-        link.send(encode(command), event, producer_id)
+        link.send(encode(command), event, about=producer_id)
 
     def unload(self, topic: Topic, *, kept: int, owner: int, named: str | None, away_ms: float) -> None:
         """A topic leaves its owner: of what is in flight the first `kept` frames are stored, nobody hears of it."""
@@ -426,7 +456,7 @@ class Cluster:
         topic.away_until = self._loop.time() + away_ms / 1000
         for registered in list(self.registrations()):
             if registered.topic is topic:
-                self._tell_closed(registered, named)
+                self.tell_closed(registered, named)
 
     def crash(self, host: int, *, kept: int, down_ms: float, reset: bool) -> None:
         """A broker dies and comes back; its topics stay or move with the next look-up."""
@@ -457,12 +487,14 @@ def receipt(
     frame: Frame, ledger: int, entry: int, *, producer_id: int | None = None, sequence_id: int | None = None
 ) -> bytes:
     """Of a frame, or with other ids than it has."""
-    sent = frame.command.send
+    producer_id = frame.producer_id if producer_id is None else producer_id
+    return receipt_for(producer_id, frame.lowest_id if sequence_id is None else sequence_id, ledger, entry)
+
+
+def receipt_for(producer_id: int, sequence_id: int, ledger: int, entry: int) -> bytes:
+    """For an id, sent or not."""
     command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
     answer = command.send_receipt
-    answer.producer_id = sent.producer_id if producer_id is None else producer_id
-    answer.sequence_id = sent.sequence_id if sequence_id is None else sequence_id
-    if sent.HasField("highest_sequence_id"):
-        answer.highest_sequence_id = sent.highest_sequence_id
+    answer.producer_id, answer.sequence_id = producer_id, sequence_id
     answer.message_id.ledgerId, answer.message_id.entryId = ledger, entry
     return encode(command)

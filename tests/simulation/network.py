@@ -26,6 +26,7 @@ class VirtualTime:
         self.clock = Clock()
         self.now_ns = START_NS
         self.wall_offset_ms = START_MS - START_NS // 1_000_000
+        self.wall_offsets_ms = {self.wall_offset_ms}
         self.advance(0)
 
     def advance(self, seconds: float) -> None:
@@ -38,6 +39,7 @@ class VirtualTime:
 
     def set_wall_clock(self, by_ms: int) -> None:
         self.wall_offset_ms += by_ms
+        self.wall_offsets_ms.add(self.wall_offset_ms)
         self.advance(0)
 
 
@@ -72,8 +74,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class SimulatedTransport(Transport):
     """The client's end of a connection. What it takes reaches the other end after a while, unless that is stalled.
 
-    `on_delivered(tag)` hears of each answer when its last byte is handed to the client. `on_offered(rest)` hears of
-    bytes that were offered and for which there was no room.
+    `on_delivered(tag)` hears of each answer when its last byte is handed to the client, `on_begun(raw)` of each
+    frame as it is when its first byte is taken, `on_refused(raws)` of frames for which there was no room.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, latency: float) -> None:
@@ -82,15 +84,14 @@ class SimulatedTransport(Transport):
         self.on_bytes: Callable[[bytes], None] = lambda data: None
         self.on_closed: Callable[[], None] = lambda: None
         self.on_delivered: Callable[[Any], None] = lambda tag: None
-        self.on_offered: Callable[[bytes], None] = lambda rest: None
-        self.on_begun: Callable[[int], None] = lambda offset: None
+        self.on_begun: Callable[[bytes], None] = lambda raw: None
+        self.on_refused: Callable[[list[bytes]], None] = lambda raws: None
         self.room = 1 << 20
         self.piece_size: int | None = None
         self.stalled = False
         self._outgoing = bytearray()
         self.taken = 0
         self._next_frame = 0  # offset at which the next frame of the client begins
-        self._head = bytearray()
         self._on_its_way: deque[bytes | None] = deque()  # None: the end
         self._incoming = bytearray()
         self._given = self._arrived = 0
@@ -106,41 +107,40 @@ class SimulatedTransport(Transport):
     def take(self, chunks: list[bytes]) -> int:
         if self._ended:
             raise BrokenPipeError(32, "Broken pipe")
-        data = b"".join(chunks)
-        free = max(self.room - len(self._outgoing), 0)
-        if free < len(data):
-            self.on_offered(data[free:])
-        data = data[:free]
-        if not data:
+        offered = b"".join(chunks)
+        taken = min(max(self.room - len(self._outgoing), 0), len(offered))
+        begun, refused = self._frames_at(offered, taken)
+        for raw in begun:
+            self.on_begun(raw)
+        if taken < len(offered):
+            self.on_refused(refused)
+        if not taken:
             return -1
-        self._note_beginnings(data)
-        self._outgoing += data
-        self.taken += len(data)
+        self._outgoing += offered[:taken]
+        self.taken += taken
         self._loop.call_later(self._latency, self._deliver_outgoing)
-        return len(data)
+        return taken
 
-    def _note_beginnings(self, data: bytes) -> None:
-        """Tell where frames begin: each is as long as its first four bytes say."""
-        at = 0
-        while at < len(data):
-            if not self._head:
-                gap = self._next_frame - (self.taken + at)
-                if gap >= len(data) - at:
-                    return
-                at += gap
-                self.on_begun(self._next_frame)
-            part = data[at : at + 4 - len(self._head)]
-            self._head += part
-            at += len(part)
-            if len(self._head) == 4:
-                (size,) = struct.unpack(">I", self._head)
-                self._next_frame += 4 + size
-                self._head.clear()
+    def _frames_at(self, offered: bytes, taken: int) -> tuple[list[bytes], list[bytes]]:
+        """The frames that begin in what is offered: those of which something is taken, and the others."""
+        begun: list[bytes] = []
+        refused: list[bytes] = []
+        at = self._next_frame - self.taken
+        while at < len(offered):
+            (size,) = struct.unpack_from(">I", offered, at)
+            raw = offered[at : at + 4 + size]
+            if at < taken:
+                begun.append(raw)
+                self._next_frame = self.taken + at + len(raw)
+            else:
+                refused.append(raw)
+            at += 4 + size
+        return begun, refused
 
     @property
     def is_inside_a_frame(self) -> bool:
         """Whether the client has written a part of a frame and not yet the rest."""
-        return bool(self._head) or self.taken < self._next_frame
+        return self.taken < self._next_frame
 
     def give(self, limit: int) -> bytes | None:
         if not self._incoming:
@@ -169,7 +169,8 @@ class SimulatedTransport(Transport):
     def close(self) -> None:
         self._closed = True
         self._on_readable = self._on_writable = None
-        self._loop.call_later(self._latency, self._tell_closed)
+        if not self._loop.is_closed():
+            self._loop.call_later(self._latency, self._tell_closed)
 
     def _tell_closed(self) -> None:
         if self._outgoing and not self.stalled:

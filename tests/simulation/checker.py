@@ -1,0 +1,190 @@
+"""What must always hold, checked from the bytes on the wire, from callbacks and from live counters."""
+
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable
+
+from pulsar_fast.result import Result
+from tests.brokers.frames import Frame
+
+_HEAD = struct.Struct(">II")
+_LATE_NS = 50_000_000  # that an answer may come behind a deadline, in virtual time
+
+
+def make_payload(key: int, counter: int, size: int) -> bytes:
+    """A message that says whose it is and which one, and shows if a byte of it was changed."""
+    body = _HEAD.pack(key, counter) + bytes([(key * 31 + counter) % 251]) * size
+    return body + zlib.crc32(body).to_bytes(4, "big")
+
+
+def read_payload(payload: bytes) -> tuple[int, int]:
+    """Whose it is, and which one. Raises `AssertionError` if it is not what was made."""
+    assert len(payload) >= 12, f"a payload of {len(payload)} bytes that nobody made"
+    assert zlib.crc32(payload[:-4]) == int.from_bytes(payload[-4:], "big"), "a payload was changed"
+    key, counter = _HEAD.unpack_from(payload)
+    return key, counter
+
+
+class Record:
+    """One message and what became of it."""
+
+    __slots__ = ("begun", "called_ns", "counter", "dated", "handed_out", "result", "sequence_id", "stored")
+
+    def __init__(self, counter: int, called_ns: int, dated: bool) -> None:
+        self.counter = counter
+        self.called_ns = called_ns
+        self.dated = dated  # its deadline counts from the call
+        self.result: Result | None = None
+        self.sequence_id: int | None = None
+        self.handed_out = False  # offered to a transport
+        self.begun = False  # some of its frame was taken
+        self.stored: list[int] = []  # entries that hold it
+
+
+class Book:
+    """The messages of one producer, in the order of the calls."""
+
+    def __init__(
+        self, checker: "Checker", key: int, timeout_ms: int, deduplicates: bool, persistent: bool
+    ) -> None:
+        self.key = key
+        self.timeout_ns = timeout_ms * 1_000_000
+        self.deduplicates = deduplicates
+        self.persistent = persistent
+        self.records: list[Record] = []
+        self.unanswered = 0
+        self.frames: dict[int, bytes] = {}
+        self.on_expired: Callable[[Record], None] = lambda record: None
+        self._open: deque[Record] = deque()
+        self._checker = checker
+
+    def next(self, *, dated: bool = True) -> Record:
+        """The record of a message that is about to be sent."""
+        record = Record(len(self.records), self._checker.now_ns(), dated)
+        self.records.append(record)
+        self._open.append(record)
+        self.unanswered += 1
+        return record
+
+    def answered(self, record: Record, result: Result, position: tuple[int, int] | None) -> None:
+        """A callback: `position` is entry and batch index of what was stored, None for a failure."""
+        fail = self._checker.fail
+        now = self._checker.now_ns()
+        if record.result is not None:
+            fail(f"message {self.key}/{record.counter} was answered twice: {record.result}, {result}")
+            return
+        record.result = result
+        self.unanswered -= 1
+        if result is Result.Ok:
+            self._check_stored(record, position)
+        elif result is Result.Timeout:
+            due = record.called_ns + self.timeout_ns
+            if not self.timeout_ns:
+                fail(f"message {self.key}/{record.counter} expired without a deadline")
+            elif now < due or (record.dated and now > due + _LATE_NS):
+                fail(
+                    f"message {self.key}/{record.counter} expired {(now - due) / 1e6:.1f} ms behind its deadline"
+                )
+            self.on_expired(record)
+
+    def _check_stored(self, record: Record, position: tuple[int, int] | None) -> None:
+        name = f"message {self.key}/{record.counter}"
+        if not record.stored:
+            self._checker.fail(f"{name} was acknowledged and is not stored")
+        elif position is not None and position[0] == -1:
+            if not self.deduplicates:
+                self._checker.fail(f"{name} was called a duplicate on a topic without deduplication")
+        elif position is not None and position[0] not in record.stored:
+            self._checker.fail(f"{name} was stored at {record.stored}, and told to be at {position}")
+
+    def check_deadlines(self) -> None:
+        """The oldest message without an answer is not past its deadline."""
+        while self._open and self._open[0].result is not None:
+            self._open.popleft()
+        if self._open and self._open[0].dated and self.timeout_ns:
+            late = self._checker.now_ns() - self._open[0].called_ns - self.timeout_ns
+            if late > _LATE_NS:
+                self._checker.fail(
+                    f"message {self.key}/{self._open[0].counter} has no answer {late / 1e6:.1f} ms behind its deadline"
+                )
+
+    def check_end(self, stored: list[int]) -> None:
+        """At the very end: all are answered, and the topic holds what it should, in order."""
+        fail = self._checker.fail
+        for record in self.records:
+            if record.result is None:
+                fail(f"message {self.key}/{record.counter} was never answered")
+        firsts = list(dict.fromkeys(stored))
+        if firsts != sorted(firsts):
+            fail(f"producer {self.key}: stored out of order: {stored}")
+        if self.deduplicates and stored != firsts:
+            fail(f"producer {self.key}: stored twice in spite of deduplication: {stored}")
+
+
+class Checker:
+    """The books of all producers of a life. A broken rule is noted, since callbacks cannot raise."""
+
+    def __init__(self, now_ns: Callable[[], int], wall_offsets_ms: set[int]) -> None:
+        self.now_ns = now_ns
+        self._started_ns = now_ns()
+        self._wall_offsets_ms = (
+            wall_offsets_ms  # of the wall clock from the monotonic one, one after the other
+        )
+        self.violations: list[str] = []
+        self.books: dict[int, Book] = {}
+
+    def fail(self, text: str) -> None:
+        self.violations.append(text)
+
+    def open_book(self, timeout_ms: int, *, deduplicates: bool, persistent: bool) -> Book:
+        book = Book(self, len(self.books) + 1, timeout_ms, deduplicates, persistent)
+        self.books[book.key] = book
+        return book
+
+    def records_of(self, frame: Frame) -> list[tuple[Book, Record]]:
+        """Whose messages a frame holds."""
+        found = []
+        for message in frame.messages:
+            key, counter = read_payload(message.payload)
+            book = self.books[key]
+            assert counter < len(book.records), f"message {key}/{counter} was never sent"
+            found.append((book, book.records[counter]))
+        return found
+
+    def frame_begins(self, frame: Frame) -> None:
+        """The first byte of a frame was taken by a transport."""
+        for book, record in self.records_of(frame):
+            if record.result is not None and not record.begun:
+                self.fail(
+                    f"message {book.key}/{record.counter} is sent though it was answered with {record.result}"
+                )
+        for _, record in self.records_of(frame):
+            record.begun = True
+
+    def frame_arrived(self, frame: Frame, name: str, last_id: int, limit: int) -> None:
+        """A whole frame has reached a broker, behind one that ended with `last_id`."""
+        owners = self.records_of(frame)
+        book = owners[0][0]
+        ids = [message.sequence_id for message in frame.messages]
+        assert all(owner is book for owner, _ in owners), "a frame with messages of several producers"
+        assert [last_id, *ids] == sorted({last_id, *ids}), f"ids {ids} behind {last_id}"
+        assert (ids[0], ids[-1]) == (frame.lowest_id, frame.highest_id), (
+            "a command with other ids than its messages"
+        )
+        assert frame.command.send.num_messages == len(ids), "a command with a wrong count"
+        assert frame.metadata.producer_name == name, f"a frame of {frame.metadata.producer_name} at {name}"
+        assert self._was_the_time(frame.metadata.publish_time), "a publish time that was never the time"
+        assert frame.message_size <= limit, f"{frame.message_size} bytes for a broker that takes {limit}"
+        assert book.frames.setdefault(frame.lowest_id, frame.raw) == frame.raw, "a resend changes the bytes"
+        for (_, record), sequence_id in zip(owners, ids, strict=True):
+            assert record.sequence_id in (None, sequence_id), "a message changes its sequence id"
+            record.sequence_id = sequence_id
+
+    def _was_the_time(self, wall_ms: int) -> bool:
+        earliest, latest = self._started_ns // 1_000_000, self.now_ns() // 1_000_000
+        return any(earliest <= wall_ms - offset <= latest for offset in self._wall_offsets_ms)
+
+    def stored(self, frame: Frame, number: int) -> None:
+        for _, record in self.records_of(frame):
+            record.stored.append(number)

@@ -1,0 +1,42 @@
+"""A million events in the lives of whole clients: look-up, reconnecting, timers and all, in virtual time."""
+
+import os
+
+import pytest
+
+from tests.simulation.life import Broken
+from tests.simulation.runner import failure_of, live
+from tests.simulation.script import cut_down, write
+
+STEPS = int(os.environ.get("PULSAR_FAST_STEPS", 1_000_000))
+"""Events to deliver; fewer where a build is slow, and then without a claim about what they cover."""
+
+
+@pytest.mark.timeout(900)
+def test_no_life_breaks_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    coverage = live(STEPS)
+    with capsys.disabled():
+        print(f"\n{coverage}")
+    assert coverage.steps >= STEPS
+    if STEPS >= 1_000_000:
+        assert coverage.missing(100) == []
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    assert write(7) == write(7)
+    assert failure_of(write(7)) == failure_of(write(7)) is None
+
+
+def test_a_script_is_cut_down_to_what_a_failure_needs() -> None:
+    script = write(3)
+    needed = {script.acts[5], script.acts[20]}
+    assert set(cut_down(script, lambda shorter: needed <= set(shorter.acts)).acts) == needed
+
+
+def test_a_broken_rule_shows_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.simulation.checker.Checker.stored", lambda checker, frame, number: None)
+    broken = next(failure for seed in range(50) if (failure := failure_of(write(seed))))
+    assert "was acknowledged and is not stored" in broken
+    assert "seed" in broken
+    assert "create(topic=" in broken
+    assert issubclass(Broken, AssertionError)
