@@ -1,6 +1,7 @@
 """What must always hold, checked from the bytes on the wire, from callbacks and from live counters."""
 
 import struct
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +10,6 @@ from pulsar_fast.result import Result
 from tests.brokers.frames import Frame
 
 _HEAD = struct.Struct(">II")
-_LATE_NS = 50_000_000  # that an answer may come behind a deadline, in virtual time
 
 
 def make_payload(key: int, counter: int, size: int) -> bytes:
@@ -29,12 +29,23 @@ def read_payload(payload: bytes) -> tuple[int, int]:
 class Record:
     """One message and what became of it."""
 
-    __slots__ = ("begun", "called_ns", "counter", "dated", "handed_out", "result", "sequence_id", "stored")
+    __slots__ = (
+        "begun",
+        "called_ns",
+        "counter",
+        "dated",
+        "handed_out",
+        "ordered",
+        "result",
+        "sequence_id",
+        "stored",
+    )
 
-    def __init__(self, counter: int, called_ns: int, dated: bool) -> None:
+    def __init__(self, counter: int, called_ns: int, dated: bool, ordered: bool) -> None:
         self.counter = counter
         self.called_ns = called_ns
         self.dated = dated  # its deadline counts from the call
+        self.ordered = ordered  # it was sent before the one behind it
         self.result: Result | None = None
         self.sequence_id: int | None = None
         self.handed_out = False  # offered to a transport
@@ -57,14 +68,16 @@ class Book:
         self.frames: dict[int, bytes] = {}
         self.on_expired: Callable[[Record], None] = lambda record: None
         self._open: deque[Record] = deque()
+        self._lock = threading.Lock()  # of the two lines that count
         self._checker = checker
 
-    def next(self, *, dated: bool = True) -> Record:
+    def next(self, *, dated: bool = True, ordered: bool = True) -> Record:
         """The record of a message that is about to be sent."""
-        record = Record(len(self.records), self._checker.now_ns(), dated)
-        self.records.append(record)
-        self._open.append(record)
-        self.unanswered += 1
+        with self._lock:
+            record = Record(len(self.records), self._checker.now_ns(), dated, ordered)
+            self.records.append(record)
+            self._open.append(record)
+            self.unanswered += 1
         return record
 
     def answered(self, record: Record, result: Result, position: tuple[int, int] | None) -> None:
@@ -75,14 +88,15 @@ class Book:
             fail(f"message {self.key}/{record.counter} was answered twice: {record.result}, {result}")
             return
         record.result = result
-        self.unanswered -= 1
+        with self._lock:
+            self.unanswered -= 1
         if result is Result.Ok:
             self._check_stored(record, position)
         elif result is Result.Timeout:
             due = record.called_ns + self.timeout_ns
             if not self.timeout_ns:
                 fail(f"message {self.key}/{record.counter} expired without a deadline")
-            elif now < due or (record.dated and now > due + _LATE_NS):
+            elif now < due or (record.dated and now > due + self._checker.late_ns):
                 fail(
                     f"message {self.key}/{record.counter} expired {(now - due) / 1e6:.1f} ms behind its deadline"
                 )
@@ -104,7 +118,7 @@ class Book:
             self._open.popleft()
         if self._open and self._open[0].dated and self.timeout_ns:
             late = self._checker.now_ns() - self._open[0].called_ns - self.timeout_ns
-            if late > _LATE_NS:
+            if late > self._checker.late_ns:
                 self._checker.fail(
                     f"message {self.key}/{self._open[0].counter} has no answer {late / 1e6:.1f} ms behind its deadline"
                 )
@@ -116,7 +130,8 @@ class Book:
             if record.result is None:
                 fail(f"message {self.key}/{record.counter} was never answered")
         firsts = list(dict.fromkeys(stored))
-        if firsts != sorted(firsts):
+        ordered = [counter for counter in firsts if self.records[counter].ordered]
+        if ordered != sorted(ordered):
             fail(f"producer {self.key}: stored out of order: {stored}")
         if self.deduplicates and stored != firsts:
             fail(f"producer {self.key}: stored twice in spite of deduplication: {stored}")
@@ -125,8 +140,9 @@ class Book:
 class Checker:
     """The books of all producers of a life. A broken rule is noted, since callbacks cannot raise."""
 
-    def __init__(self, now_ns: Callable[[], int], wall_offsets_ms: set[int]) -> None:
+    def __init__(self, now_ns: Callable[[], int], wall_offsets_ms: set[int], late_seconds: float) -> None:
         self.now_ns = now_ns
+        self.late_ns = int(late_seconds * 1e9)  # that an answer may come behind a deadline
         self._started_ns = now_ns()
         self._wall_offsets_ms = (
             wall_offsets_ms  # of the wall clock from the monotonic one, one after the other

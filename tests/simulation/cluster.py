@@ -26,6 +26,9 @@ class Wire(Protocol):
     room: int
     piece_size: int | None
 
+    @property
+    def is_inside_a_frame(self) -> bool: ...
+    def when_inside(self, call: Callable[[], object]) -> None: ...
     def send(self, data: bytes, tag: Any = None) -> None: ...
     def close_behind(self) -> None: ...
     def end(self, *, reset: bool) -> None: ...
@@ -161,8 +164,8 @@ class Cluster:
         self.witness = witness
         self.links: list[Link] = []
         self.topics: dict[str, Topic] = {}
-        self.down_until = [0.0] * len(urls)
-        self.dark_until = [0.0] * len(urls)
+        self.down_until = [0.0] * len(limits)
+        self.dark_until = [0.0] * len(limits)
         self.answers: dict[int, deque[Answer]] = {}  # by kind of command
         self.refusals: deque[tuple[int, int]] = deque()  # frames to let pass, code
         self.receipt_faults: deque[str] = deque()
@@ -472,8 +475,8 @@ class Cluster:
         self.answers.clear()
         self.refusals.clear()
         self.receipt_faults.clear()
-        self.down_until = [0.0] * len(self.urls)
-        self.dark_until = [0.0] * len(self.urls)
+        self.down_until = [0.0] * len(self.limits)
+        self.dark_until = [0.0] * len(self.limits)
         for topic in self.topics.values():
             topic.store_ms = 1
             topic.away_until = 0

@@ -86,6 +86,7 @@ class SimulatedTransport(Transport):
         self.on_delivered: Callable[[Any], None] = lambda tag: None
         self.on_begun: Callable[[bytes], None] = lambda raw: None
         self.on_refused: Callable[[list[bytes]], None] = lambda raws: None
+        self._when_inside: Callable[[], object] = lambda: None
         self.room = 1 << 20
         self.piece_size: int | None = None
         self.stalled = False
@@ -114,6 +115,9 @@ class SimulatedTransport(Transport):
             self.on_begun(raw)
         if taken < len(offered):
             self.on_refused(refused)
+            if self.taken + taken < self._next_frame:
+                inside, self._when_inside = self._when_inside, lambda: None
+                inside()
         if not taken:
             return -1
         self._outgoing += offered[:taken]
@@ -136,6 +140,10 @@ class SimulatedTransport(Transport):
                 refused.append(raw)
             at += 4 + size
         return begun, refused
+
+    def when_inside(self, call: Callable[[], object]) -> None:
+        """Call it the next time that a frame is taken in part."""
+        self._when_inside = call
 
     @property
     def is_inside_a_frame(self) -> bool:

@@ -1,6 +1,7 @@
 """Many lives, seed after seed, on all cores; a failure is cut down to the script that it needs."""
 
 import concurrent.futures
+import concurrent.futures.process
 import itertools
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from tests.simulation.coverage import Coverage
-from tests.simulation.life import Broken, Life
+from tests.simulation.life import Broken, SimulatedLife
 from tests.simulation.script import Script, cut_down, write
 
 _CHUNK = 20  # lives in one piece of work
@@ -18,7 +19,7 @@ _CHUNK = 20  # lives in one piece of work
 def failure_of(script: Script) -> str | None:
     """What goes wrong in a life, None if nothing does."""
     try:
-        Life(script, Coverage()).run()
+        SimulatedLife(script, Coverage()).run()
     except Broken as error:
         return str(error)
     return None
@@ -47,7 +48,7 @@ def _live(first_seed: int) -> tuple[Coverage, int | None]:
     coverage = Coverage()
     for seed in range(first_seed, first_seed + _CHUNK):
         try:
-            Life(write(seed), coverage).run()
+            SimulatedLife(write(seed), coverage).run()
         except Broken:
             return coverage, seed
     return coverage, None
@@ -80,4 +81,8 @@ def _in_order(pool: concurrent.futures.Executor, first_seed: int) -> Iterator[tu
     ahead = [pool.submit(_live, next(seeds)) for _ in range(2 * (os.cpu_count() or 1))]
     while True:
         ahead.append(pool.submit(_live, next(seeds)))
-        yield ahead.pop(0).result()
+        try:
+            yield ahead.pop(0).result()
+        except concurrent.futures.process.BrokenProcessPool:
+            raise Broken(f"the process died in lives from seed {first_seed} on") from None
+        first_seed += _CHUNK

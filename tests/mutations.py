@@ -1,0 +1,274 @@
+"""Bugs sown on purpose: `python -m tests.mutations` builds each of them and shows that the suite finds it.
+
+Each is a copy of the project under `build/mutations` with a few texts replaced. Simulated lives look for it, for a
+minute at most; a bug that they do not find is a hole in the checks.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROJECT = Path(__file__).parent.parent
+_BUILT = _PROJECT / "build" / "mutations"
+_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Change:
+    """In `file` the text `before` becomes `after`."""
+
+    file: str
+    before: str
+    after: str
+
+    def apply(self, project: Path) -> None:
+        path = project / self.file
+        text = path.read_text()
+        if text.count(self.before) != 1:
+            raise ValueError(f"{self.file} does not hold once {self.before!r}")
+        path.write_text(text.replace(self.before, self.after))
+
+
+class Mutation:
+    """One bug, as what it changes."""
+
+    def __init__(self, name: str, *changes: Change) -> None:
+        self.name = name
+        self.changes = changes
+
+    @property
+    def is_compiled(self) -> bool:
+        return any(change.file.startswith("src/") for change in self.changes)
+
+
+MUTATIONS = (
+    Mutation(
+        "a write does not hold its buffer, which is free once its messages have expired",
+        Change(
+            "src/pulsar_fast/channel.pyx",
+            "            self.begun_queue.pool.hold_for_write(self.begun)\n",
+            "            pass\n",
+        ),
+        Change(
+            "src/pulsar_fast/channel.pyx",
+            "        return pool.let_go_of_write(batch)",
+            "        return 0",
+        ),
+    ),
+    Mutation(
+        "frames go on to be taken from a queue after its registration has ended",
+        Change(
+            "src/pulsar_fast/registration.pyx",
+            "        self.stopped = True\n        self.slot_count = self.forgotten = 0",
+            "        self.slot_count = self.forgotten = 0",
+        ),
+    ),
+    Mutation(
+        "an expired prefix is sent all the same",
+        Change(
+            "src/pulsar_fast/pending_queue.pyx",
+            "        if batch.begun:\n            batch.answered += messages",
+            "        if True:\n            batch.answered += messages",
+        ),
+    ),
+    Mutation(
+        "permits are given back twice",
+        Change(
+            "src/pulsar_fast/pending_queue.pyx",
+            "        self.release(self.pool.let_go_of_pending(batch), messages)",
+            "        self.release(self.pool.let_go_of_pending(batch), 2 * messages)",
+        ),
+    ),
+    Mutation(
+        "an answer is taken for that of the first frame in flight",
+        Change(
+            "src/pulsar_fast/registration.pyx",
+            "            if self.slot_at(index).lowest_id == sequence_id:",
+            "            if True:",
+        ),
+    ),
+    Mutation(
+        "a receipt out of its turn is taken for a good one",
+        Change(
+            "src/pulsar_fast/registration.pyx",
+            "        if index and self.persistent and not nowhere:",
+            "        if False:",
+        ),
+    ),
+    Mutation(
+        "deadlines start anew at a reconnect",
+        Change(
+            "src/pulsar_fast/pending_queue.pyx",
+            "            if not batch.begun:\n                self.pool.drop_header(batch)",
+            "            for run in range(batch.first_run, batch.run_count):\n"
+            "                batch.runs[run].accepted = self.accumulator.clock.now()\n"
+            "            if not batch.begun:\n"
+            "                self.pool.drop_header(batch)",
+        ),
+    ),
+    Mutation(
+        "the new limits are not looked at in a handoff",
+        Change(
+            "src/pulsar_fast/pending_queue.pyx",
+            "            if registration.message_size(batch) > registration.max_message_size:",
+            "            if False:",
+        ),
+    ),
+    Mutation(
+        "a resend tells another time than the first send",
+        Change(
+            "src/pulsar_fast/pending_queue.pyx",
+            "            elif batch.begun:\n                self.resent += 1",
+            "            elif batch.begun:\n"
+            "                self.resent += 1\n"
+            "                self.pool.drop_header(batch)\n"
+            "                batch.publish_time_ms = self.accumulator.clock.wall()",
+        ),
+    ),
+    Mutation(
+        "bytes are given back with the callback, not with the buffer",
+        Change(
+            "src/pulsar_fast/batch.pyx",
+            "        if batch.pending_hold or batch.write_holds:\n            return 0",
+            "        if batch.pending_hold or batch.write_holds:\n"
+            "            batch.charge = 0\n"
+            "            return charge",
+        ),
+    ),
+    Mutation(
+        "nothing expires while there is no registration",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "        if due is not None and due <= now:",
+            "        if due is not None and due <= now and self.is_connected:",
+        ),
+    ),
+    Mutation(
+        "the handoff comes one turn of the loop late",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "            self._hand_over(attempt.connection, reply.producer_success)",
+            "            self._loop.call_soon(self._hand_over, attempt.connection, reply.producer_success)",
+        ),
+    ),
+    Mutation(
+        "a registration that ends while it is being prepared is not noticed",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "            connection.forget(self._attempt.request_id)\n            self._attempt.fail(error)",
+            "            pass",
+        ),
+    ),
+    Mutation(
+        "ids start anew at the broker's last one with each registration",
+        Change(
+            "src/pulsar_fast/accumulator.pyx",
+            "self.last_sequence_id = max(self.last_sequence_id, sequence_id)\n\n    # --- accepting",
+            "self.last_sequence_id = sequence_id\n\n    # --- accepting",
+        ),
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "            if self._options.initial_sequence_id is None:\n                self.accumulator",
+            "        if self._options.initial_sequence_id is None:\n            self.accumulator",
+        ),
+    ),
+    Mutation(
+        "a refused producer registers anew without waiting for the answers in flight",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "            await self._ask_to_close(connection)\n        connection.producers",
+            "            pass\n        connection.producers",
+        ),
+    ),
+    Mutation(
+        "what the loop still has to read is not looked at before messages fail, and they fail too early",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "        if due is not None and due <= now:\n",
+            "        if due is not None and due - 60_000_000 <= now:\n",
+        ),
+    ),
+    Mutation(
+        "closing leaves the reconnect running",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "            self._connecting.cancel()\n",
+            "            pass\n",
+        ),
+    ),
+    Mutation(
+        "a lost connection is not told to the producers on it",
+        Change(
+            "pulsar_fast/connection.py",
+            "            producer.on_connection_lost(self, error)",
+            "            pass",
+        ),
+    ),
+)
+
+
+def _copy(mutation: Mutation) -> Path:
+    """The project with the bug in it, built."""
+    copy = _BUILT / re.sub(r"\W+", "-", mutation.name)[:60]
+    shutil.rmtree(copy, ignore_errors=True)
+    for folder in ("pulsar_fast", "src", "tests"):
+        shutil.copytree(
+            _PROJECT / folder,
+            copy / folder,
+            ignore=shutil.ignore_patterns("__pycache__", "*.html", "_core.c"),
+        )
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(_PROJECT / name, copy / name)
+    for change in mutation.changes:
+        change.apply(copy)
+    if mutation.is_compiled:
+        subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+            cwd=copy,
+            env={**os.environ, "CFLAGS": "-O1 -w"},
+            check=True,
+        )
+    return copy
+
+
+def _look_for(copy: Path) -> tuple[str | None, float]:
+    """The rule that was seen broken (None: nothing was found), and the seconds that it took."""
+    started = time.monotonic()
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--first-seed=0", f"--minutes={_SECONDS / 60}"],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        timeout=3 * _SECONDS,
+    )
+    took = time.monotonic() - started
+    if found.returncode == 0:
+        return None, took
+    lines = (found.stdout.strip() or found.stderr.strip()).splitlines()
+    return (lines or [f"the process ended with {found.returncode}"])[0][:110], took
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("--only", default="", help="those whose name holds this")
+    arguments = parser.parse_args()
+    missed = 0
+    print("| bug | found within | by |\n| --- | --- | --- |")
+    for mutation in MUTATIONS:
+        if arguments.only not in mutation.name:
+            continue
+        rule, seconds = _look_for(_copy(mutation))
+        missed += rule is None
+        print(f"| {mutation.name} | {seconds:.0f} s | {rule or 'NOT FOUND'} |", flush=True)
+    return min(missed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
