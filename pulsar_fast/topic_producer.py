@@ -279,13 +279,8 @@ class TopicProducer:
         connection = await self._client.pool.get(address)
         attempt = self._register(connection)
         timeout = self._client.options.operation_timeout_seconds
-        answered = False
         try:
             await within(timeout, attempt.ended)
-            answered = True
-        except PulsarException:
-            answered = True
-            raise
         except TimeIsUp:
             raise Timeout(
                 f"{connection.address} did not answer a Producer command within {timeout:g} s"
@@ -295,7 +290,8 @@ class TopicProducer:
             connection.forget(attempt.request_id)
             if self._registration is None:
                 connection.producers.pop(self._producer_id, None)
-            if not answered and connection.lost is None:
+            # Cancelled here, and not answered: somebody may cancel this task right behind the handoff.
+            if attempt.ended.cancelled() and connection.lost is None:
                 # The broker may still create it: it must not keep a producer that nobody uses.
                 self._send_close(connection)
 

@@ -32,6 +32,7 @@ from pulsar_fast import (
     Timeout,
 )
 from pulsar_fast.asyncio import Client as AsyncClient
+from pulsar_fast.topic_producer import TopicProducer
 from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.brokers.frames import refusal
 from tests.faults.conftest import QUICK
@@ -622,6 +623,32 @@ def test_all_tasks_cancelled_by_others(broker: ScriptedBroker) -> None:
         await asyncio.sleep(0)
         broker.come_back()
         await sent
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_a_task_cancelled_right_behind_its_handoff(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registration is there: it must not be taken for one that nobody uses, and closed at the broker."""
+    hand_over = TopicProducer._hand_over
+
+    def hand_over_and_cancel(core: TopicProducer, *arguments: Any) -> None:
+        hand_over(core, *arguments)
+        if core._connecting is not None and core.stats().reconnects:
+            core._connecting.cancel()
+
+    monkeypatch.setattr(TopicProducer, "_hand_over", hand_over_and_cancel)
+
+    async def run() -> None:
+        client = pulsar_fast.asyncio.Client(broker.url, **QUICK)
+        producer = await client.create_producer("t", send_timeout_millis=3000)
+        broker.cut_connections()
+        for number in range(5):
+            await producer.send(b"%d" % number)
+        assert producer.stats().reconnects == 1
+        assert broker.got(BaseCommand.CLOSE_PRODUCER) == []
         await client.close()
 
     asyncio.run(run())
