@@ -49,16 +49,13 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
-        "a write does not hold its buffer, which is free once its messages have expired",
+        "a buffer goes back to the pool while a write still holds it",
         Change(
-            "src/pulsar_fast/channel.pyx",
-            "            self.begun_queue.pool.hold_for_write(self.begun)\n",
-            "            pass\n",
-        ),
-        Change(
-            "src/pulsar_fast/channel.pyx",
-            "        return pool.let_go_of_write(batch)",
-            "        return 0",
+            "src/pulsar_fast/batch.pyx",
+            "        if batch.pending_hold or batch.write_holds:\n",
+            "        if batch.write_holds and not batch.pending_hold:\n"
+            "            self.give_back(batch.bytes, batch.capacity)\n"
+            "        if batch.pending_hold or batch.write_holds:\n",
         ),
     ),
     Mutation(

@@ -96,7 +96,7 @@ class Book:
             due = record.called_ns + self.timeout_ns
             if not self.timeout_ns:
                 fail(f"message {self.key}/{record.counter} expired without a deadline")
-            elif now < due or (record.dated and now > due + self._checker.late_ns):
+            elif now < due - self._checker.early_ns or (record.dated and now > due + self._checker.late_ns):
                 fail(
                     f"message {self.key}/{record.counter} expired {(now - due) / 1e6:.1f} ms behind its deadline"
                 )
@@ -143,6 +143,7 @@ class Checker:
     def __init__(self, now_ns: Callable[[], int], wall_offsets_ms: set[int], late_seconds: float) -> None:
         self.now_ns = now_ns
         self.late_ns = int(late_seconds * 1e9)  # that an answer may come behind a deadline
+        self.early_ns = 0  # and before it, where the client's clock is a coarse one
         self._started_ns = now_ns()
         self._wall_offsets_ms = (
             wall_offsets_ms  # of the wall clock from the monotonic one, one after the other
@@ -196,6 +197,7 @@ class Checker:
         for (_, record), sequence_id in zip(owners, ids, strict=True):
             assert record.sequence_id in (None, sequence_id), "a message changes its sequence id"
             record.sequence_id = sequence_id
+            record.begun = True
 
     def _was_the_time(self, wall_ms: int) -> bool:
         earliest, latest = self._started_ns // 1_000_000, self.now_ns() // 1_000_000

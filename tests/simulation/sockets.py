@@ -62,6 +62,8 @@ class SocketWire(asyncio.Protocol):
     def send(self, data: bytes, tag: Told | None = None) -> None:
         if tag is not None:
             self._life.on_told(tag)
+        if self._transport.is_closing():
+            return
         if self.piece_size is None and not self._pieces:
             self._transport.write(data)
             return
@@ -70,7 +72,7 @@ class SocketWire(asyncio.Protocol):
         self._write_piece()
 
     def _write_piece(self) -> None:
-        if self._pieces:
+        if self._pieces and not self._transport.is_closing():
             self._transport.write(self._pieces.popleft())
             self._life.loop.call_later(0.0002, self._write_piece)
 
@@ -104,6 +106,7 @@ class SocketLife(Life):
     def __init__(self, script: Script, coverage: Coverage) -> None:
         offset = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         checker = Checker(time.monotonic_ns, set(range(offset - 50, offset + 50)), _LATE_SECONDS)
+        checker.early_ns = 10_000_000
         loop = asyncio.get_running_loop()
         super().__init__(script, coverage, loop, checker, [], self.application)
         self.app.slack = _LATE_SECONDS

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.life import Broken
 from tests.simulation.runner import failure_of, live
 from tests.simulation.script import cut_down, write
+from tests.simulation.sockets import SocketLife, ThreadedLife, live_on_sockets
 
 STEPS = int(os.environ.get("PULSAR_FAST_STEPS", 1_000_000))
 """Events to deliver; fewer where a build is slow, and then without a claim about what they cover."""
@@ -20,6 +21,13 @@ def test_no_life_breaks_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert coverage.steps >= STEPS
     if STEPS >= 1_000_000:
         assert coverage.missing(100) == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [SocketLife, ThreadedLife])
+def test_no_life_over_real_sockets_breaks_a_rule(kind: type[SocketLife]) -> None:
+    """An asyncio application, and one of threads; real time, real connections."""
+    assert live_on_sockets(kind, max(STEPS // 180, 500)).steps >= min(STEPS // 180, 500)
 
 
 def test_the_same_seed_is_the_same_life() -> None:
