@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pulsar_fast import Client, Producer
+from tests.faults import live_counters
 from tests.faults.scripted_broker import ScriptedBroker
 
 QUICK: dict[str, Any] = {
@@ -21,6 +22,7 @@ class KeepingClient(Client):
     def __init__(self, *args: Any, **options: Any) -> None:
         self.kept: list[Producer] = []
         super().__init__(*args, **options)
+        live_counters.watched.add(self._thread.core)
 
     def create_producer(self, *args: Any, **options: Any) -> Producer:
         options.setdefault("send_timeout_millis", 5000)
@@ -47,6 +49,7 @@ def make_client() -> Iterator[Callable[..., Client]]:
     yield make
     for client in clients:
         client.shutdown()
+    assert [live_counters.left_over(client._thread.core) for client in clients] == [{}] * len(clients)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse
 from tests.brokers.frames import Frame, Inbox, encode, error_answer, lookup_answer, refusal
+from tests.faults import live_counters
 
 LEDGER = 7
 
@@ -27,6 +28,7 @@ class Link:
         self.is_open = True
         self.producers: dict[int, str] = {}
         self.last_ids: dict[int, int] = {}
+        self.registrations: dict[int, int] = {}
         self.dropped: set[int] = set()  # producers that the broker has closed: what was on its way is dropped
         self.bytes_left: int | None = None
         self.piece_size: int | None = None
@@ -112,6 +114,10 @@ class ScriptedBroker:
         self.schema_version = b""
         self._entries = 0
         self._names = 0
+        self._registrations = 0
+        self._sent: dict[
+            tuple[str, int], tuple[int, bytes]
+        ] = {}  # registration and bytes, by name and lowest id
         self._held: list[Frame] | None = None
         self._reads = True
         self._cuts: list[int] = []
@@ -308,6 +314,8 @@ class ScriptedBroker:
         frame.link.dropped.discard(asked.producer_id)
         frame.link.producers[asked.producer_id] = name
         frame.link.last_ids[asked.producer_id] = -1
+        self._registrations += 1
+        frame.link.registrations[asked.producer_id] = self._registrations
         command = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
         command.producer_success.request_id = asked.request_id
         command.producer_success.producer_name = name
@@ -399,6 +407,7 @@ class ScriptedBroker:
             for frame in link.inbox.frames(link):
                 self.frames.append(frame)
                 self._check(frame)
+                self.violations += live_counters.broken_rules()
                 self._answer(frame)
                 if not link.is_open:
                     return
@@ -421,6 +430,16 @@ class ScriptedBroker:
         before = frame.link.last_ids[sent.producer_id]
         assert [before, *ids] == sorted({before, *ids}), f"ids {ids} after {before}"
         frame.link.last_ids[sent.producer_id] = ids[-1]
+        self._check_resend(frame, name)
+
+    def _check_resend(self, frame: Frame, name: str) -> None:
+        """An id that was sent on an earlier registration repeats the bytes (on the same one it is another message)."""
+        registration = frame.link.registrations[frame.producer_id]
+        before, raw = self._sent.get((name, frame.lowest_id), (registration, frame.raw))
+        assert before == registration or raw == frame.raw, (
+            f"frame {frame.lowest_id} is resent with other bytes"
+        )
+        self._sent[name, frame.lowest_id] = registration, frame.raw
 
     def _answer(self, frame: Frame) -> None:
         if _is_dropped(frame):
