@@ -7,9 +7,7 @@ import itertools
 import os
 import pickle
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -38,16 +36,10 @@ from tests.brokers.frames import refusal
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
+from tests.faults.scripts import eventually, run_script
 
 MakeProducer = Callable[..., Any]
 NAN = float("nan")
-
-
-def eventually(condition: Callable[[], Any], timeout: float = 5) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 # --- callbacks
@@ -945,57 +937,6 @@ def test_a_forked_child(broker: ScriptedBroker, make_client: Callable[..., Any])
 
 
 # --- whole processes
-
-PREAMBLE = """
-import atexit, gc, logging, os, signal, sys, threading, time, warnings
-import pulsar_fast
-url = sys.argv[1]
-"""
-
-
-def is_blocked(pid: int) -> bool:
-    """Whether the main thread of a process sleeps, and goes on sleeping for a while."""
-
-    def state() -> tuple[str, str]:
-        with open(f"/proc/{pid}/task/{pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-        return fields[0], fields[11]  # state and CPU time
-
-    seen = [state()]
-    for _ in range(20):
-        time.sleep(0.005)
-        seen.append(state())
-    return seen[0][0] == "S" and len(set(seen)) == 1
-
-
-def run_script(broker: ScriptedBroker, script: str, *, interrupt_at: str = "", timeout: float = 5) -> str:
-    """What a script printed before it ended, by itself and with code 0; SIGINT when it prints `interrupt_at`."""
-    code = PREAMBLE + textwrap.dedent(script)
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore::ResourceWarning", "-u", "-c", code, broker.url],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=os.getcwd(),
-    )
-    try:
-        assert process.stdout is not None
-        said = ""
-        if interrupt_at:
-            while interrupt_at not in said:
-                line = process.stdout.readline()
-                assert line, f"it ended early: {process.communicate()[1]}"
-                said += line
-            eventually(lambda: is_blocked(process.pid))  # in the call that follows the line
-            process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, error = process.communicate()
-        pytest.fail(f"it did not end within {timeout} s: {out}{error}")
-    assert process.returncode == 0, error
-    assert "Traceback" not in error, error
-    return said + out
 
 
 @pytest.mark.parametrize(
