@@ -3,6 +3,7 @@
 import asyncio
 import collections.abc
 import contextvars
+import os
 import threading
 
 cdef object _NO_MESSAGE_ID = new_message_id(-1, -1, -1, -1, 0)
@@ -346,6 +347,10 @@ cdef class SendHandle:
 
 
 cdef set _loop_threads = set()  # idents of the threads that run a client's loop
+
+if hasattr(os, "register_at_fork"):
+    # Those threads are not in the child, where new ones soon get their idents.
+    os.register_at_fork(after_in_child=_loop_threads.clear)
 
 
 def mark_loop_thread(ident):

@@ -153,6 +153,41 @@ def test_children_forked_while_all_threads_send() -> None:
     )
 
 
+def test_threads_of_a_child_may_wait() -> None:
+    """They get the idents of the parent's threads, those of its loops among them."""
+    run_often(
+        4,
+        """
+        client = pulsar_fast.Client(url)
+
+        def child():
+            own, failed = [], []
+            made = threading.Event()
+
+            def work():
+                made.wait()
+                try:
+                    own[0].create_producer("t").send(b"child")
+                except BaseException as error:
+                    failed.append(error)
+
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            own.append(pulsar_fast.Client(url))
+            made.set()
+            for thread in threads:
+                thread.join()
+            own[0].close()
+            assert not failed, failed
+
+        assert os.waitpid(fork(child), 0)[1] == 0
+        client.close()
+        """,
+        lambda broker, said: (said == "" and broker.payloads == [b"child"] * 3) or pytest.fail(said),
+    )
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(method: str) -> None:
     """What was made before is refused, and workers with clients of their own work."""
