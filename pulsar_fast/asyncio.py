@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import logging
+import os
 import warnings
 from collections.abc import Iterable
 from datetime import timedelta
@@ -45,7 +46,15 @@ def _abandon_rest() -> None:
         core.abandon()
 
 
+def _leave_rest() -> None:
+    """In a forked child, whose copy of the loop may go on: what is under way is the parent's."""
+    for core in list(_cores):
+        core.leave_to_parent()
+
+
 atexit.register(_abandon_rest)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_rest)
 
 
 class Producer(BaseProducer):

@@ -198,6 +198,17 @@ class ClientCore:
             producer.abandon()
         if self._wake_fds is not None:
             self.pool.abandon()
+        self._close_ends()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: close this process's ends alone, and answer nobody."""
+        self.closed = True
+        for producer in self._producers:
+            producer.leave_to_parent()
+        self._close_ends()
+
+    def _close_ends(self) -> None:
+        """The connections and the way to wake the loop, without asking the loop."""
             self._close_wake_fds(self._wake_fds)
 
     def _release(self) -> None:

@@ -548,6 +548,10 @@ class TopicProducer:
         self._queue.fail_all(error)
 
     def shut_down(self) -> None:
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing that is pending is touched any more."""
+        self.state = State.CLOSED
+
         """End at once: everything pending fails, the broker is told without waiting for its answer."""
         refusal = AlreadyClosed("the client was shut down")
         registration = self._registration

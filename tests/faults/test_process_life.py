@@ -188,6 +188,71 @@ def test_threads_of_a_child_may_wait() -> None:
     )
 
 
+@pytest.mark.parametrize("how", ["close", "drop", "return"])
+def test_children_of_an_asyncio_program(how: str) -> None:
+    """Also when the child goes on with its copy of the loop, for as long as that takes to end."""
+
+    def check(broker: ScriptedBroker, said: str) -> None:
+        assert sorted(said.splitlines()) == ["child done", *["parent Ok"] * 5, "refused"]
+
+    run_often(
+        6,
+        f"""
+        from tests.faults.scripted_broker import ScriptedBroker
+        parent = os.getpid()
+        broker = ScriptedBroker()
+
+        async def main():
+            client = pulsar_fast.asyncio.Client(broker.url)
+            producer = await client.create_producer("t")
+            broker.hold_receipts()
+            for number in range(5):
+                producer.send_async(
+                    b"pending",
+                    lambda result, _: say("parent" if os.getpid() == parent else "child", result.name),
+                )
+            while len(broker.payloads) < 5:
+                await asyncio.sleep(0.001)
+            broker.release_receipts()  # to the socket, where the child must not take them from
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    producer.send(b"child")
+                except RuntimeError as error:
+                    say("refused" if "fork" in str(error) else error)
+                return 0
+            assert os.waitpid(pid, 0)[1] == 0
+            await producer.flush()
+            await producer.send(b"after")
+            await client.close()
+            return pid
+
+        async def own():
+            async with pulsar_fast.asyncio.Client(broker.url) as client:
+                await (await client.create_producer("own")).send(b"own")
+
+        if {how == "return"}:
+            pid = asyncio.run(main())
+        else:
+            loop = asyncio.new_event_loop()
+            pid = loop.run_until_complete(main())
+            if pid or {how == "close"}:
+                loop.close()
+            loop = None
+            gc.collect()
+        if pid == 0:
+            asyncio.run(own())
+            say("child done")
+            sys.exit(0)
+        assert broker.payloads == [*[b"pending"] * 5, b"own", b"after"]
+        assert len(broker.links) == 2
+        broker.stop()
+        assert broker.violations == []
+        """,
+        check,
+    )
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(method: str) -> None:
     """What was made before is refused, and workers with clients of their own work."""
