@@ -34,12 +34,12 @@ class LoopThread:
         self._lock = threading.RLock()
         self._ended = False
         self._thread.start()
-        self._running.add(self)
         try:
             self.core = self.call("creating a client", on_loop(make_core))
         except BaseException:
             self.stop()
             raise
+        self._running.add(self)
 
     def check_process(self) -> None:
         """The loop runs only in the process that started it."""

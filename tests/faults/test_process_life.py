@@ -368,6 +368,36 @@ def test_exits_with_pending_messages(prepare: Any, told: str) -> None:
     )
 
 
+def test_exits_in_the_middle_of_everything() -> None:
+    """Other threads, daemons too, that use the client until the very end."""
+    run_often(
+        12,
+        """
+        client = pulsar_fast.Client(url)
+        producer = client.create_producer("t", max_pending_messages=100, block_if_queue_full=True)
+
+        def work(call):
+            try:
+                while True:
+                    call()
+            except (pulsar_fast.PulsarException, RuntimeError):
+                pass  # the client has ended, or no thread may start any more
+
+        for call in (
+            lambda: producer.send(b"x"),
+            lambda: producer.send_async(b"x", lambda *_: None),
+            lambda: producer.send_many([b"x"] * 10).result(),
+            producer.flush,
+            lambda: client.get_topic_partitions("t"),
+            lambda: pulsar_fast.Client(url).create_producer("u").send(b"x"),
+        ):
+            threading.Thread(target=work, args=(call,), daemon=True).start()
+        eventually(lambda: producer.stats().acknowledged > 200)
+        """,
+        lambda broker, said: None,
+    )
+
+
 @pytest.mark.parametrize("close", [False, True])
 def test_exit_handlers_and_stages(close: bool) -> None:
     """Those that run before the client ends can use it, those after it are told."""
