@@ -14,6 +14,7 @@ from .connection import BrokerAddress
 from .connection_pool import ConnectionPool
 from .dialer import Dial, dial
 from .exceptions import AlreadyClosed, PulsarException, Timeout
+from .log import Log
 from .lookup import Lookup
 from .options import ClientOptions, ProducerOptions
 from .service_url import ServiceUrl
@@ -41,7 +42,7 @@ class ClientCore:
     ) -> None:
         self._on_released = on_released
         self.options = options
-        self.logger = options.logger or logging.getLogger("pulsar_fast")
+        self.logger = Log(options.logger or logging.getLogger("pulsar_fast"))
         self.clock = clock or Clock()
         self.buffers = BufferPool()
         self.budget = Budget(options.memory_limit_bytes)
@@ -215,10 +216,10 @@ class ClientCore:
         """Close the connections and the way to wake the loop, once."""
         if self._wake_fds is None:
             return
-        self.pool.close()
         self._loop.remove_reader(self._wake_fds[0])
         self._close_wake_fds(self._wake_fds)
 
+        self.pool.close()
     def _close_wake_fds(self, fds: tuple[int, int]) -> None:
         self._wake_fds = None
         self.waker.close()

@@ -1,7 +1,6 @@
 """One connection to a broker: handshake, requests and their answers, keep-alive."""
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from ._version import __version__
 from .bounds import TimeIsUp, within
 from .dialer import Dial, host_and_port
 from .exceptions import ConnectError, PulsarException, Timeout, from_server_error
+from .log import Log
 from .options import ClientOptions
 from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError
 
@@ -63,7 +63,7 @@ class Connection(Channel):
         clock: Clock,
         address: BrokerAddress,
         options: ClientOptions,
-        logger: logging.Logger,
+        logger: Log,
         on_lost: Callable[["Connection"], None],
     ) -> None:
         self.address = address
@@ -90,7 +90,7 @@ class Connection(Channel):
         address: BrokerAddress,
         clock: Clock,
         options: ClientOptions,
-        logger: logging.Logger,
+        logger: Log,
         on_lost: Callable[["Connection"], None],
     ) -> "Connection":
         """Dial and shake hands within the connection timeout. Raises `ConnectError` or what the broker answers."""

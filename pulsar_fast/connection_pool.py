@@ -1,13 +1,13 @@
 """The connections of a client, at most one to each broker."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from ._core import Clock
 from .connection import BrokerAddress, Connection
 from .dialer import Dial
 from .exceptions import AlreadyClosed
+from .log import Log
 from .options import ClientOptions
 
 __all__ = ["ConnectionPool"]
@@ -24,7 +24,7 @@ class ConnectionPool:
         dial: Dial,
         clock: Clock,
         options: ClientOptions,
-        logger: logging.Logger,
+        logger: Log,
         on_reached: Callable[[BrokerAddress], None],
     ) -> None:
         self._dial = dial
@@ -58,6 +58,9 @@ class ConnectionPool:
             )
         finally:
             del self._opening[address]
+        if self._closed:  # by a handler of the log, in the last moment
+            connection.lose(AlreadyClosed("the client is closed"))
+            raise AlreadyClosed("the client is closed")
         self._open[address] = connection
         self._on_reached(address)
         return connection

@@ -347,13 +347,14 @@ class TopicProducer:
             _too_big,
         )
         connection.add_registration(registration)
-        if self.state is State.RECONNECTING:
-            self._logger.info("%s: reconnected to %s", self.topic.full, connection.address)
+        again = self.state is State.RECONNECTING
         if self.state is not State.CLOSING:
             self.state = State.READY
         self._registration = registration
         self._queue.attach(registration)  # what fails here may have a callback that ends the producer
         self._write()
+        if again:  # last, since a handler of the log may end the producer too
+            self._logger.info("%s: reconnected to %s", self.topic.full, connection.address)
 
     # --- what the connection tells, inside its dispatch
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pulsar_fast.asyncio
-from pulsar_fast import AlreadyClosed, Client, Result
+from pulsar_fast import AlreadyClosed, Client, PulsarException, Result
 from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
@@ -844,6 +844,69 @@ def live_through_outages(broker: ScriptedBroker, producer: Any) -> Outcomes:
     return outcomes
 
 
+def test_handlers_that_raise(
+    broker: ScriptedBroker, make_client: Any, attach: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(record: logging.LogRecord) -> None:
+        raise ValueError("as scripted")
+
+    logger, handler = attach(fail)
+    client = make_client(broker.url, logger=logger)
+    outcomes = live_through_outages(broker, client.create_producer("t"))
+    assert set(outcomes.results.values()) == {Result.Ok}
+    broker.on_producer().answer_error(ServerError.TopicTerminatedError)
+    failed = client.create_producer
+    with pytest.raises(PulsarException):
+        failed("other")
+    client.close()
+    assert len(handler.seen) >= 6
+    assert capsys.readouterr().err.count("ValueError: as scripted") == len(handler.seen)
+
+
+def test_a_producer_that_fails_with_handlers_that_raise(
+    broker: ScriptedBroker, make_client: Any, attach: Any
+) -> None:
+    def fail(record: logging.LogRecord) -> None:
+        raise ValueError("as scripted")
+
+    client = make_client(broker.url, logger=attach(fail)[0])
+    producer = client.create_producer("t")
+    outcomes = Outcomes()
+    broker.hold_receipts()
+    for number in range(3):
+        producer.send_async(b"x", outcomes.of(number))
+    broker.wait_for(lambda b: len(b.payloads) == 3)
+    broker.on_producer().answer_error(ServerError.TopicTerminatedError)
+    broker.cut_connections()
+    outcomes.wait_for(3)
+    assert set(outcomes.results.values()) == {Result.TopicTerminated}
+
+
+def test_handlers_that_send(broker: ScriptedBroker, make_client: Any, attach: Any) -> None:
+    """Through the same producer and client: what cannot be done there raises, the rest is sent."""
+    producers: list[Any] = []
+    raised: list[BaseException] = []
+
+    def send(record: logging.LogRecord) -> None:
+        for producer in producers:
+            producer.send_async(b"log", None)
+            for call in (lambda p=producer: p.send(b"log"), producer.flush, producer.close):
+                try:
+                    call()
+                except Exception as error:
+                    raised.append(error)
+
+    logger, handler = attach(send)
+    client = make_client(broker.url, logger=logger)
+    producers.append(client.create_producer("t"))
+    outcomes = live_through_outages(broker, producers[0])
+    assert set(outcomes.results.values()) == {Result.Ok}
+    assert broker.payloads.count(b"log") >= 3
+    assert {type(error) for error in raised} == {RuntimeError}
+    assert len(handler.seen) < 60
+    producers.clear()
+
+
 def test_handlers_that_send_what_fails(broker: ScriptedBroker, make_client: Any, attach: Any) -> None:
     """Every failure is logged, by a handler whose own message fails: no endless round."""
     producers: list[Any] = []
@@ -864,6 +927,76 @@ def test_handlers_that_send_what_fails(broker: ScriptedBroker, make_client: Any,
     assert Result.Ok not in outcomes.results.values()
     assert len(handler.seen) < 10
     producers.clear()
+
+
+@pytest.mark.parametrize("how", ["close", "shutdown"])
+def test_handlers_that_end_the_client(
+    broker: ScriptedBroker, make_client: Any, attach: Any, how: str
+) -> None:
+    clients: list[Any] = []
+    raised: list[BaseException] = []
+
+    def end(record: logging.LogRecord) -> None:
+        for client in clients:
+            try:
+                getattr(client, how)()
+            except RuntimeError as error:
+                raised.append(error)
+
+    clients.append(make_client(broker.url, logger=attach(end)[0]))
+    outcomes = live_through_outages(broker, clients[0].create_producer("t"))
+    assert set(outcomes.results.values()) == {Result.Ok}
+    assert raised
+    clients.clear()
+
+
+@pytest.mark.parametrize("moment", range(6))
+@pytest.mark.parametrize("ends", ["outage", "refusal", "unheard", "terminated"])
+def test_asyncio_handlers_that_shut_down(broker: ScriptedBroker, attach: Any, moment: int, ends: str) -> None:
+    """In the midst of whatever the client was logging: every message is answered once, nothing is left."""
+    clients: list[Any] = []
+    logger, handler = attach(lambda record: len(handler.seen) == moment + 1 and clients[0].shutdown())
+
+    async def main() -> None:
+        client = pulsar_fast.asyncio.Client(broker.url, **QUICK, logger=logger)
+        clients.append(client)
+        results: list[Result] = []
+        accepted = [0]
+        try:
+            producer = await client.create_producer("t")
+            for _ in range(3):
+                broker.hold_receipts()
+                accepted[0] += 1
+                producer.send_async(b"x", lambda result, _: results.append(result))
+                if ends == "unheard":
+                    producer.send_async(b"x", None)
+                await wait_until(lambda: broker._held or len(results) == accepted[0])
+                if ends == "outage":
+                    broker.cut_connections()
+                elif ends == "terminated":
+                    broker.send_error(ServerError.TopicTerminatedError, broker.sends[-1])
+                elif ends == "refusal":
+                    broker.send_error(
+                        (ServerError.NotAllowedError, ServerError.PersistenceError)[moment % 2],
+                        broker.sends[-1],
+                    )
+                else:
+                    for frame in broker._held or ():
+                        broker.send_error(ServerError.NotAllowedError, frame)
+                broker.release_receipts()
+                await wait_until(lambda: len(results) == accepted[0])
+        except AlreadyClosed:
+            pass
+        except PulsarException:
+            if ends != "terminated":
+                raise
+        await client.close()
+        assert len(results) in (accepted[0], accepted[0] - 1)  # one may have been refused by the call
+        await settled()
+
+    run_bounded(main)
+    broker.wait_for(lambda b: not any(link.is_open for link in b.links))
+    clients.clear()
 
 
 def test_logging_configured_while_it_runs(broker: ScriptedBroker) -> None:
