@@ -1,10 +1,10 @@
-"""Waiting with a bound."""
+"""Waiting for something else: with a bound, and without a hold on it."""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-__all__ = ["TimeIsUp", "within"]
+__all__ = ["TimeIsUp", "ended", "within"]
 
 _T = TypeVar("_T")
 
@@ -32,3 +32,15 @@ async def within(seconds: float | None, work: Awaitable[_T]) -> _T:
         task.cancel()
         raise TimeIsUp
     return task.result()
+
+
+async def ended(task: "asyncio.Task[None]") -> bool:
+    """Wait for a task of one's own, which goes on when the caller is cancelled; False if the task itself was.
+
+    With `asyncio.shield` the two could not be told apart.
+    """
+    await asyncio.wait([task])
+    if task.cancelled():
+        return False
+    task.result()
+    return True

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ._core import Budget, BufferPool, Clock, Waker
 from .backoff import Backoff
-from .bounds import TimeIsUp, within
+from .bounds import TimeIsUp, ended, within
 from .connection import BrokerAddress
 from .connection_pool import ConnectionPool
 from .dialer import Dial, dial
@@ -154,12 +154,13 @@ class ClientCore:
     async def close(self) -> None:
         """Close all producers, which wait for what they have accepted, then all connections.
 
-        It goes on when the caller stops waiting; a second call waits for the same.
+        It goes on when the caller stops waiting, and begins anew when somebody else cancels its task; a second
+        call waits for the same.
         """
-        if self._closing is None:
-            self.closed = True
-            self._closing = self._loop.create_task(self._close())
-        await asyncio.shield(self._closing)
+        while self._closing is None or not await ended(self._closing):
+            if self._closing is None or self._closing.cancelled():
+                self.closed = True
+                self._closing = self._loop.create_task(self._close())
 
     async def _close(self) -> None:
         creating = list(self._creating)
@@ -197,8 +198,6 @@ class ClientCore:
         self.closed = True
         for producer in list(self._producers):
             producer.abandon()
-        if self._wake_fds is not None:
-            self.pool.abandon()
         self._close_ends()
 
     def leave_to_parent(self) -> None:
@@ -210,6 +209,8 @@ class ClientCore:
 
     def _close_ends(self) -> None:
         """The connections and the way to wake the loop, without asking the loop."""
+        if self._wake_fds is not None:
+            self.pool.abandon()
             self._close_wake_fds(self._wake_fds)
 
     def _release(self) -> None:
@@ -218,8 +219,8 @@ class ClientCore:
             return
         self._loop.remove_reader(self._wake_fds[0])
         self._close_wake_fds(self._wake_fds)
-
         self.pool.close()
+
     def _close_wake_fds(self, fds: tuple[int, int]) -> None:
         self._wake_fds = None
         self.waker.close()

@@ -44,7 +44,7 @@ class ConnectionPool:
         if connection is not None:
             return connection
         opening = self._opening.get(address)
-        if opening is None:
+        if opening is None or opening.done():  # cancelled by somebody else before it began
             opening = asyncio.get_running_loop().create_task(self._connect(address))
             opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen
             self._opening[address] = opening

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._core import Accumulator, PendingQueue, Registration, fresh_copy
 from .backoff import Backoff
-from .bounds import TimeIsUp, within
+from .bounds import TimeIsUp, ended, within
 from .connection import BrokerAddress, Connection
 from .exceptions import (
     AlreadyClosed,
@@ -473,13 +473,13 @@ class TopicProducer:
         """Accept nothing more, wait for what was accepted, and take leave of the broker; a second call only waits.
 
         The wait ends at the latest deadline, the operation timeout or `timeout` (seconds), whichever is first.
-        What is left then gets `AlreadyClosed`.
+        What is left then gets `AlreadyClosed`. It begins anew when somebody else cancels its task.
         """
-        if self._closing is None:
-            self.accumulator.end(AlreadyClosed("the producer is closed"))
-            mark = self.accumulator.mark()
-            self._closing = self._loop.create_task(self._close(mark, timeout))
-        await asyncio.shield(self._closing)
+        while self._closing is None or not await ended(self._closing):
+            if self._closing is None or self._closing.cancelled():
+                self.accumulator.end(AlreadyClosed("the producer is closed"))
+                mark = self.accumulator.mark()
+                self._closing = self._loop.create_task(self._close(mark, timeout))
 
     async def _close(self, mark: int, timeout: float | None) -> None:
         if self.state not in (State.FAILED, State.CLOSED):
@@ -548,11 +548,11 @@ class TopicProducer:
         self._detach()
         self._queue.fail_all(error)
 
-    def shut_down(self) -> None:
     def leave_to_parent(self) -> None:
         """In a forked child: nothing that is pending is touched any more."""
         self.state = State.CLOSED
 
+    def shut_down(self) -> None:
         """End at once: everything pending fails, the broker is told without waiting for its answer."""
         refusal = AlreadyClosed("the client was shut down")
         registration = self._registration

@@ -1078,6 +1078,92 @@ async def after_steps(count: int, act: Callable[[], None] = cancel_others) -> No
     act()
 
 
+@pytest.mark.parametrize("work", ["create", "flush", "close", "client.close", "send", "reconnect"])
+def test_all_other_tasks_cancelled_at_any_moment(broker: ScriptedBroker, work: str) -> None:
+    """It ends in an error or recovers; the client can then be closed, and is."""
+
+    async def once(steps: int) -> None:
+        client = pulsar_fast.asyncio.Client(broker.url, **QUICK)
+        results: list[Result] = []
+        producer = await client.create_producer("t", send_timeout_millis=0)
+        accepted = 0
+        made: list[Any] = []  # kept: one that is dropped warns
+
+        async def create() -> None:
+            made.extend(await asyncio.gather(*(client.create_producer(f"t{n}") for n in range(3))))
+            await asyncio.gather(*(each.send(b"x") for each in made))
+
+        def send() -> None:
+            nonlocal accepted
+            for _ in range(3):
+                accepted += 1
+                producer.send_async(b"x", lambda result, _: results.append(result))
+
+        calls: dict[str, Callable[[], Any]] = {
+            "create": create,
+            "flush": producer.flush,
+            "close": producer.close,
+            "client.close": client.close,
+            "send": lambda: producer.send(b"y"),
+            "reconnect": producer.flush,
+        }
+        send()
+        if work == "reconnect":
+            broker.cut_connections()
+        task = asyncio.ensure_future(calls[work]())
+        await after_steps(steps)
+        try:
+            await task
+        except (asyncio.CancelledError, PulsarException):
+            pass
+        if "close" not in work:
+            send()
+            await producer.flush()
+            assert results == [Result.Ok] * accepted
+            assert await producer.send(b"after")
+            async with await client.create_producer("another") as another:
+                await another.send(b"after")
+        if work != "client.close":
+            await producer.close()
+        await client.close()
+        assert len(results) == accepted
+        await settled()
+        assert not pulsar_fast.asyncio._cores
+
+    async def main() -> None:
+        for steps in STEPS:
+            try:
+                await once(steps)
+            except BaseException as error:
+                raise AssertionError(f"all was cancelled after {steps} steps") from error
+
+    run_bounded(main)
+    broker.wait_for(lambda b: not any(link.is_open for link in b.links))
+
+
+@pytest.mark.parametrize("stage", ["connect", "partitions", "lookup", "producer"])
+def test_what_several_producers_wait_for_is_cancelled(broker: ScriptedBroker, stage: str) -> None:
+    """While the broker is silent at one stage; the next attempts succeed."""
+
+    async def main() -> None:
+        getattr(broker, f"on_{stage}")().say_nothing()
+        client = pulsar_fast.asyncio.Client(broker.url, **QUICK)
+        tasks = [asyncio.ensure_future(client.create_producer("t")) for _ in range(3)]
+        kinds = {"connect": BaseCommand.CONNECT, "partitions": BaseCommand.PARTITIONED_METADATA}
+        kinds |= {"lookup": BaseCommand.LOOKUP, "producer": BaseCommand.PRODUCER}
+        await wait_until(lambda: broker.got(kinds[stage]))
+        cancel_others()
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(error, (asyncio.CancelledError, AlreadyClosed))
+        broker.forget_rules()
+        for _ in range(3):
+            async with await client.create_producer("t") as producer:
+                await producer.send(b"x")
+        await client.close()
+
+    run_bounded(main)
+
+
 # --- loops that are closed before their clients
 
 
