@@ -19,3 +19,4 @@ cdef class SocketTransport(Transport):
     cdef readonly object socket   # keeps the descriptor; the loop's
     cdef object loop              # where the descriptor is watched
     cdef int fd                   # -1 once closed
+    cdef unsigned long forks      # seen by the process that made it

@@ -53,6 +53,7 @@ cdef class SocketTransport(Transport):
     def __cinit__(self, socket not None, loop not None):
         self.socket = socket
         self.loop = loop
+        self.forks = _forks
         self.fd = socket.fileno()
 
     cdef Py_ssize_t offer(self, iovec* pieces, int count) except -2:
@@ -77,7 +78,8 @@ cdef class SocketTransport(Transport):
         self.loop.remove_writer(self.fd)
 
     def close(self):
-        if not self.loop.is_closed():
+        # A forked child shares what the loop's selector watches with its parent.
+        if self.forks == _forks and not self.loop.is_closed():
             self.loop.remove_reader(self.fd)
             self.loop.remove_writer(self.fd)
         self.fd = -1

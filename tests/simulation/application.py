@@ -51,6 +51,7 @@ class Application:
     """Does what a script says through the asyncio API, and notes each message in its producer's book."""
 
     slack = _SLACK
+    is_alone = True  # on its loop
     keeps_order = True  # of calls that are awaited, too
 
     def __init__(
@@ -283,8 +284,9 @@ class Application:
             self.begin(self.bounded("Producer.close()", self.call(hand.producer.close), self.longest))
 
     def act_cancel_tasks(self) -> None:
-        """Somebody cancels all tasks that are not theirs."""
+        """Somebody cancels all tasks that are not theirs; not where other lives are on the same loop."""
+        if not self.is_alone:
+            return
         mine = {asyncio.current_task(), *self.work}
         for task in sorted(asyncio.all_tasks() - mine, key=lambda task: task.get_name()):
-            if "_reconnect" in repr(task.get_coro()):
-                task.cancel()
+            task.cancel()

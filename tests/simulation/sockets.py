@@ -110,6 +110,7 @@ class SocketLife(Life):
         loop = asyncio.get_running_loop()
         super().__init__(script, coverage, loop, checker, [], self.application)
         self.app.slack = _LATE_SECONDS
+        self.app.is_alone = False
 
     async def run(self) -> None:
         """Raises `Broken` when a rule is broken."""
