@@ -301,6 +301,8 @@ cdef int _open_buffer(content, Py_buffer* view) except -1:
         ) from None
     except BufferError as error:
         raise ValueError(f"content must be a contiguous buffer: {error}") from None
+    except ValueError as error:  # a memoryview that has been released
+        raise ValueError(f"content cannot be read: {error}") from None
 
 
 FORKED = (
