@@ -23,6 +23,13 @@ def _compiled_core() -> None:
         assert core.origin.endswith(tuple(EXTENSION_SUFFIXES)), f"not the compiled core: {core.origin}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _old_objects_rest() -> None:
+    """The collection after each test looks at what came up since, not at every module again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def loop_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """What reached the exception handler of any event loop. A test that means it clears the list."""
@@ -64,7 +71,11 @@ def _children() -> set[str]:
     """The command lines, with process ids, of our child processes (on Linux)."""
     children = set()
     for path in Path("/proc/self/task").glob("*/children"):
-        for pid in path.read_text().split():
+        try:
+            pids = path.read_text().split()
+        except OSError:  # a thread that has just ended
+            continue
+        for pid in pids:
             try:
                 command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
