@@ -6,7 +6,7 @@ EXTRAS ?= all,test,lint,bench
 SOURCES := pyproject.toml setup.py $(wildcard src/pulsar_fast/*.pyx src/pulsar_fast/*.pxd src/pulsar_fast/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench lint debug wire clean check-tools
+.PHONY: help build demo test bench lint debug asan wire clean check-tools
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,19 @@ debug: ## the test suite on a build with assertions and poisoned buffers
 	rm -rf build/debug && mkdir -p build/debug
 	git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C build/debug
 	PULSAR_FAST_DEBUG=1 $(MAKE) -C build/debug test
+
+asan: ## the core's tests on a build with the address and undefined behaviour sanitizers (gcc)
+	rm -rf build/asan && mkdir -p build/asan
+	git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C build/asan
+	PULSAR_FAST_SANITIZE=1 $(MAKE) -C build/asan build EXTRAS=all,test
+	# A Python that brings the sanitizers along: what tests start as Python has them too, foreign programs do not.
+	rm build/asan/$(BIN)/python
+	echo 'int Py_BytesMain(int, char **); int main(int count, char **words) { return Py_BytesMain(count, words); }' \
+	  | $(CC) -fsanitize=address,undefined -x c - -o build/asan/$(BIN)/python $$(build/asan/$(BIN)/python3 -c \
+	    'from sysconfig import get_config_var as var; print("-L{0} -Wl,-rpath,{0} -lpython{1}".format(var("LIBDIR"), var("LDVERSION")))')
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	  PULSAR_FAST_EXAMPLES=$${PULSAR_FAST_EXAMPLES:-50} \
+	  $(MAKE) -C build/asan test TESTS="--timeout=300 $(or $(TESTS),tests/unit tests/simulation tests/faults)"
 
 wire: build ## regenerate the protobuf module from the .proto
 	$(BIN)/python -m pulsar_fast.wire.generate

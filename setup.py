@@ -1,6 +1,7 @@
 """Build of the compiled core; everything else is declared in pyproject.toml.
 
-``PULSAR_FAST_DEBUG=1`` builds with assertions and poisoned buffers.
+``PULSAR_FAST_DEBUG=1`` builds with assertions and poisoned buffers, ``PULSAR_FAST_SANITIZE=1`` (gcc) also with the
+address and undefined behaviour sanitizers, which then see the poison.
 """
 
 import os
@@ -9,12 +10,16 @@ import sys
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-DEBUG = os.environ.get("PULSAR_FAST_DEBUG") == "1"
+SANITIZE = os.environ.get("PULSAR_FAST_SANITIZE") == "1"
+DEBUG = SANITIZE or os.environ.get("PULSAR_FAST_DEBUG") == "1"
 POSIX = sys.platform != "win32"
 
 cflags = ["-Wall", "-Wno-unused-function", "-fvisibility=hidden"] if POSIX else []
 if POSIX:
     cflags += ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
+sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"] if SANITIZE else []
+if SANITIZE:
+    cflags += [*sanitizers, "-fno-omit-frame-pointer"]
 
 core = Extension(
     "pulsar_fast._core",
@@ -22,6 +27,7 @@ core = Extension(
     include_dirs=["src/pulsar_fast"],
     define_macros=[("PULSAR_FAST_DEBUG", "1" if DEBUG else "0"), ("CYTHON_USE_TYPE_SPECS", "0")],
     extra_compile_args=cflags,
+    extra_link_args=sanitizers,
 )
 
 setup(

@@ -1,7 +1,7 @@
 cdef extern from "debug.h" nogil:
     int PULSAR_FAST_DEBUG
-    void pf_poison(void* bytes, size_t size) noexcept
-    void pf_check_poison(const unsigned char* bytes, size_t size) noexcept
+    void pf_poison(void* memory, size_t size) noexcept
+    void pf_unpoison(void* memory, size_t size) noexcept
     void PF_CHECK(bint condition, const char* message) noexcept
 
 
@@ -55,10 +55,10 @@ cdef enum:
 
 @cython.final
 cdef class BufferPool:
-    cdef char* free_buffers[LARGEST_CLASS + 1]  # linked through their first bytes; whoever holds the GIL
+    cdef void* free_buffers[LARGEST_CLASS + 1]  # linked through their first bytes; whoever holds the GIL
     cdef size_t kept             # bytes in free_buffers
     cdef size_t keep_at_most     # bytes
-    cdef Batch* free_batches     # linked by `next`
+    cdef void* free_batches      # likewise
     cdef int free_batch_count
     cdef readonly int64_t live_batches    # batches in use
     cdef readonly int64_t pending_holds   # buffers held by pending queues

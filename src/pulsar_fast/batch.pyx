@@ -31,6 +31,23 @@ cdef inline int class_of(size_t size) noexcept nogil:
     return power
 
 
+# Free memory of one size, linked through its first bytes; nobody may touch it but these two.
+
+cdef inline void free_list_push(void** first, void* memory, size_t size) noexcept nogil:
+    (<void**>memory)[0] = first[0]
+    first[0] = memory
+    pf_poison(memory, size)
+
+
+cdef inline void* free_list_pop(void** first, size_t size) noexcept nogil:
+    """NULL when there is none."""
+    cdef void* memory = first[0]
+    if memory is not NULL:
+        pf_unpoison(memory, size)
+        first[0] = (<void**>memory)[0]
+    return memory
+
+
 @cython.final
 cdef class BufferPool:
     """Memory for the batches of one client, shared by its producers.
@@ -44,17 +61,12 @@ cdef class BufferPool:
         self.keep_at_most = keep_at_most
 
     def __dealloc__(self):
-        cdef char* buffer
-        cdef Batch* batch
+        cdef int power
         for power in range(SMALLEST_CLASS, LARGEST_CLASS + 1):
             while self.free_buffers[power] is not NULL:
-                buffer = self.free_buffers[power]
-                self.free_buffers[power] = (<char**>buffer)[0]
-                free(buffer)
+                free(free_list_pop(&self.free_buffers[power], <size_t>1 << power))
         while self.free_batches is not NULL:
-            batch = self.free_batches
-            self.free_batches = batch.next
-            free(batch)
+            free(free_list_pop(&self.free_batches, sizeof(Batch)))
 
     cdef char* take(self, size_t size, size_t* capacity) noexcept:
         """A buffer of at least `size` bytes, or NULL."""
@@ -66,11 +78,9 @@ cdef class BufferPool:
         else:
             power = class_of(size)
             capacity[0] = <size_t>1 << power
-            buffer = self.free_buffers[power]
+            buffer = <char*>free_list_pop(&self.free_buffers[power], capacity[0])
             if buffer is not NULL:
-                self.free_buffers[power] = (<char**>buffer)[0]
                 self.kept -= capacity[0]
-                pf_check_poison(<unsigned char*>buffer + sizeof(char*), capacity[0] - sizeof(char*))
             else:
                 buffer = <char*>malloc(capacity[0])
         if buffer is not NULL:
@@ -78,26 +88,23 @@ cdef class BufferPool:
         return buffer
 
     cdef void give_back(self, char* buffer, size_t capacity) noexcept:
-        cdef int power
         self.live_bytes -= capacity
-        pf_poison(buffer, capacity)
         if capacity > <size_t>1 << LARGEST_CLASS or self.kept + capacity > self.keep_at_most:
+            pf_poison(buffer, capacity)
             free(buffer)
             return
-        power = class_of(capacity)
-        (<char**>buffer)[0] = self.free_buffers[power]
-        self.free_buffers[power] = buffer
+        free_list_push(&self.free_buffers[class_of(capacity)], buffer, capacity)
         self.kept += capacity
 
     cdef Batch* new_batch(self, size_t size) noexcept:
         """An empty batch with room for `size` bytes, or NULL."""
         cdef size_t capacity = 0
         cdef char* buffer = self.take(size, &capacity)
-        cdef Batch* batch = self.free_batches
+        cdef Batch* batch
         if buffer is NULL:
             return NULL
+        batch = <Batch*>free_list_pop(&self.free_batches, sizeof(Batch))
         if batch is not NULL:
-            self.free_batches = batch.next
             self.free_batch_count -= 1
         else:
             batch = <Batch*>malloc(sizeof(Batch))
@@ -201,13 +208,12 @@ cdef class BufferPool:
         if batch.runs is not NULL:
             self.give_back(<char*>batch.runs, batch.run_capacity)
         self.give_back(batch.bytes, batch.capacity)
-        pf_poison(batch, sizeof(Batch))
         self.live_batches -= 1
         if self.free_batch_count >= KEPT_BATCHES:
+            pf_poison(batch, sizeof(Batch))
             free(batch)
             return
-        batch.next = self.free_batches
-        self.free_batches = batch
+        free_list_push(&self.free_batches, batch, sizeof(Batch))
         self.free_batch_count += 1
 
 

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PF_POISON 0xDD
-
 #if PULSAR_FAST_DEBUG
 #define PF_CHECK(condition, message)                                                   \
     do {                                                                               \
@@ -16,15 +14,28 @@
             abort();                                                                   \
         }                                                                              \
     } while (0)
-static inline void pf_poison(void *bytes, size_t size) { memset(bytes, PF_POISON, size); }
-static inline void pf_check_poison(const unsigned char *bytes, size_t size) {
-    for (size_t i = 0; i < size; i++)
-        PF_CHECK(bytes[i] == PF_POISON, "a released buffer was written to");
-}
 #else
 #define PF_CHECK(condition, message) ((void)(message))
-static inline void pf_poison(void *bytes, size_t size) { (void)bytes; (void)size; }
-static inline void pf_check_poison(const unsigned char *bytes, size_t size) { (void)bytes; (void)size; }
+#endif
+
+/* Memory between pf_poison and pf_unpoison belongs to the pool, which keeps a pointer at its very beginning. Under the
+   address sanitizer whoever touches it is caught in the act; else it is found out by what was written. */
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+static inline void pf_poison(void *memory, size_t size) { ASAN_POISON_MEMORY_REGION(memory, size); }
+static inline void pf_unpoison(void *memory, size_t size) { ASAN_UNPOISON_MEMORY_REGION(memory, size); }
+#elif PULSAR_FAST_DEBUG
+#define PF_POISON 0xDD
+static inline void pf_poison(void *memory, size_t size) {
+    memset((char *)memory + sizeof(void *), PF_POISON, size - sizeof(void *));
+}
+static inline void pf_unpoison(void *memory, size_t size) {
+    for (size_t i = sizeof(void *); i < size; i++)
+        PF_CHECK(((unsigned char *)memory)[i] == PF_POISON, "a released buffer was written to");
+}
+#else
+static inline void pf_poison(void *memory, size_t size) { (void)memory; (void)size; }
+static inline void pf_unpoison(void *memory, size_t size) { (void)memory; (void)size; }
 #endif
 
 #endif
