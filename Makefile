@@ -44,14 +44,17 @@ lint: build ## ruff, mypy (strict) and cython-lint
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
 
+define copy-to
+	rm -rf $(1) && mkdir -p $(1)
+	git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C $(1)
+endef
+
 debug: ## the test suite on a build with assertions and poisoned buffers
-	rm -rf build/debug && mkdir -p build/debug
-	git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C build/debug
+	$(call copy-to,build/debug)
 	PULSAR_FAST_DEBUG=1 $(MAKE) -C build/debug test
 
 asan: ## the core's tests on a build with the address and undefined behaviour sanitizers (gcc)
-	rm -rf build/asan && mkdir -p build/asan
-	git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C build/asan
+	$(call copy-to,build/asan)
 	PULSAR_FAST_SANITIZE=1 $(MAKE) -C build/asan build EXTRAS=all,test
 	# A Python that brings the sanitizers along: what tests start as Python has them too, foreign programs do not.
 	rm build/asan/$(BIN)/python

@@ -38,9 +38,10 @@ class Change:
 class Mutation:
     """One bug, as what it changes."""
 
-    def __init__(self, name: str, *changes: Change) -> None:
+    def __init__(self, name: str, *changes: Change, builds: tuple[str, ...] = ("plain",)) -> None:
         self.name = name
         self.changes = changes
+        self.builds = builds
 
     @property
     def is_compiled(self) -> bool:
@@ -55,8 +56,17 @@ MUTATIONS = (
             "        if batch.pending_hold or batch.write_holds:\n",
             "        if batch.write_holds and not batch.pending_hold:\n"
             "            self.give_back(batch.bytes, batch.capacity)\n"
+            "            batch.capacity = 0\n"
             "        if batch.pending_hold or batch.write_holds:\n",
         ),
+        Change(
+            "src/pulsar_fast/batch.pyx",
+            "        self.give_back(batch.bytes, batch.capacity)\n        self.live_batches -= 1\n",
+            "        if batch.capacity:\n"
+            "            self.give_back(batch.bytes, batch.capacity)\n"
+            "        self.live_batches -= 1\n",
+        ),
+        builds=("plain", "poisoned buffers", "sanitizers"),
     ),
     Mutation(
         "frames go on to be taken from a queue after its registration has ended",
@@ -210,46 +220,69 @@ MUTATIONS = (
 )
 
 
-def _copy(mutation: Mutation) -> Path:
+BUILDS = {
+    "plain": {},
+    "poisoned buffers": {"PULSAR_FAST_DEBUG": "1"},
+    "sanitizers": {"PULSAR_FAST_SANITIZE": "1"},
+}
+"""What a bug is looked for with; most need no help."""
+
+
+def _copy(mutation: Mutation, build: str) -> Path:
     """The project with the bug in it, built."""
-    copy = _BUILT / re.sub(r"\W+", "-", mutation.name)[:60]
+    copy = _BUILT / re.sub(r"\W+", "-", f"{build} {mutation.name}")[:60]
     shutil.rmtree(copy, ignore_errors=True)
+    leave = shutil.ignore_patterns("__pycache__", "*.html", "_core.c")
     for folder in ("pulsar_fast", "src", "tests"):
-        shutil.copytree(
-            _PROJECT / folder,
-            copy / folder,
-            ignore=shutil.ignore_patterns("__pycache__", "*.html", "_core.c"),
-        )
+        shutil.copytree(_PROJECT / folder, copy / folder, ignore=leave)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(_PROJECT / name, copy / name)
     for change in mutation.changes:
         change.apply(copy)
     if mutation.is_compiled:
-        subprocess.run(
-            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-            cwd=copy,
-            env={**os.environ, "CFLAGS": "-O1 -w"},
-            check=True,
-        )
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        environment = {**os.environ, "CFLAGS": "-O1 -w", **BUILDS[build]}
+        subprocess.run(command, cwd=copy, env=environment, check=True, stdout=subprocess.DEVNULL)
     return copy
 
 
-def _look_for(copy: Path) -> tuple[str | None, float]:
-    """The rule that was seen broken (None: nothing was found), and the seconds that it took."""
+def _environment(copy: Path, build: str) -> dict[str, str]:
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    if build == "sanitizers":
+        libraries = ("libasan.so", "libubsan.so")
+        paths = [
+            subprocess.check_output(["gcc", f"-print-file-name={name}"], text=True).strip()
+            for name in libraries
+        ]
+        environment |= {
+            "LD_PRELOAD": " ".join(paths),
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "PYTHONMALLOC": "malloc",
+        }
+    return environment
+
+
+def _look_for(copy: Path, build: str) -> tuple[str | None, float]:
+    """What was seen (None: nothing was found), and the seconds that it took."""
     started = time.monotonic()
     found = subprocess.run(
         [sys.executable, "-m", "tests.simulation", "--first-seed=0", f"--minutes={_SECONDS / 60}"],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy)},
+        env=_environment(copy, build),
         capture_output=True,
         text=True,
-        timeout=3 * _SECONDS,
+        timeout=5 * _SECONDS,
     )
     took = time.monotonic() - started
     if found.returncode == 0:
         return None, took
-    lines = (found.stdout.strip() or found.stderr.strip()).splitlines()
-    return (lines or [f"the process ended with {found.returncode}"])[0][:110], took
+    lines = [
+        line
+        for line in found.stderr.splitlines()
+        if "Sanitizer: " in line or line.startswith("pulsar_fast: ")
+    ]
+    lines += found.stdout.splitlines() or found.stderr.splitlines()[-1:]
+    return re.sub(r"^after [\d.]+ s: |^==\d+==|0x\w+|\S*/", "", lines[0])[:110], took
 
 
 def main() -> int:
@@ -257,13 +290,14 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those whose name holds this")
     arguments = parser.parse_args()
     missed = 0
-    print("| bug | found within | by |\n| --- | --- | --- |")
+    print("| bug | build | found within | by |\n| --- | --- | --- | --- |")
     for mutation in MUTATIONS:
         if arguments.only not in mutation.name:
             continue
-        rule, seconds = _look_for(_copy(mutation))
-        missed += rule is None
-        print(f"| {mutation.name} | {seconds:.0f} s | {rule or 'NOT FOUND'} |", flush=True)
+        for build in mutation.builds:
+            seen, seconds = _look_for(_copy(mutation, build), build)
+            missed += seen is None or seconds > 2 * _SECONDS
+            print(f"| {mutation.name} | {build} | {seconds:.0f} s | {seen or 'NOT FOUND'} |", flush=True)
     return min(missed, 1)
 
 

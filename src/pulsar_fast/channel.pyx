@@ -111,6 +111,8 @@ cdef class Channel:
         cdef size_t body = batch.end - batch.start
         cdef size_t size = batch.header_size + body
         cdef bint copy = size <= SMALL_FRAME and self.staged + size <= STAGING
+        if PULSAR_FAST_DEBUG and batch.begun:
+            PF_CHECK(frame_is_intact(batch), "a frame that has begun is not what it was")
         self.offers[self.offer_count].size = size - skip
         self.offers[self.offer_count].batch = batch
         self.offers[self.offer_count].registration = NULL

@@ -5,6 +5,9 @@ cdef struct Slot:
     Batch* batch          # NULL: all its messages have expired, the slot waits for the late answer
 
 
+cdef int frame_is_intact(Batch* batch) except -1
+
+
 @cython.final
 cdef class Registration:
     # all of it belongs to the loop

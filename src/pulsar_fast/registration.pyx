@@ -9,6 +9,14 @@ cdef size_t _covered_at(Batch* batch) noexcept nogil:
     return 8 + read_u32(batch.header + 4) + 2 + 4
 
 
+cdef int frame_is_intact(Batch* batch) except -1:
+    """Whether the bytes of a frame still agree with its checksum."""
+    cdef char* covered = batch.header + _covered_at(batch)
+    cdef uint32_t crc = crc32c(0, covered, batch.header + batch.header_size - covered)
+    crc = crc32c(crc, batch.bytes + batch.start, batch.end - batch.start)
+    return crc == read_u32(covered - 4)
+
+
 class FrameError(ValueError):
     """The peer broke the protocol; the connection cannot go on."""
 
@@ -259,13 +267,6 @@ cdef class Registration:
     def is_intact(self, int64_t sequence_id):
         """Whether the bytes of the frame with that highest sequence id still agree with their checksum."""
         cdef size_t index = self.find_refused(sequence_id)
-        cdef Batch* batch
-        cdef char* covered
-        cdef uint32_t crc
         if index == self.slot_count or self.slot_at(index).batch is NULL:
             return True
-        batch = self.slot_at(index).batch
-        covered = batch.header + _covered_at(batch)
-        crc = crc32c(0, covered, batch.header + batch.header_size - covered)
-        crc = crc32c(crc, batch.bytes + batch.start, batch.end - batch.start)
-        return crc == read_u32(covered - 4)
+        return bool(frame_is_intact(self.slot_at(index).batch))

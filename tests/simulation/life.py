@@ -129,12 +129,19 @@ class Life:
             if record.result not in allowed:
                 self.checker.fail(f"{hand.topic.name} does not work any more: {record.result}")
         for hand in hands:
-            while hand.state is State.RECONNECTING and self.loop.time() < ends:
+            while not self._is_well(hand) and self.loop.time() < ends:
                 await asyncio.sleep(0.1)
-            if hand.state is State.RECONNECTING:
+            if not self._is_well(hand):
+                why = hand.core and hand.core._last_error
                 self.checker.fail(
-                    f"{hand.topic.name} has not come back: {hand.core and hand.core._last_error}"
+                    f"{hand.topic.name}: {hand.state}, {hand.book.unanswered} without an answer: {why}"
                 )
+
+    def _is_well(self, hand: Hand) -> bool:
+        """Whether it has come back and owes nobody an answer, or has ended."""
+        if hand.state is State.READY:
+            return not hand.book.unanswered
+        return hand.state is not State.RECONNECTING
 
     def _accounts(self) -> dict[str, int]:
         core = self.app.core
