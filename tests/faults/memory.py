@@ -1,0 +1,32 @@
+"""Damage to bytes that only the core holds (Linux)."""
+
+import ctypes
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_WRITABLE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ \S+ *(\S*)$", re.MULTILINE)
+
+
+def damage(text: bytes) -> None:
+    """Change the first byte of `text` wherever this process holds it, in the argument too."""
+    for address in list(_places(text)):  # all of them first: the argument is one
+        byte = ctypes.c_ubyte.from_address(address)
+        byte.value ^= 0xFF
+
+
+def _places(text: bytes) -> Iterator[int]:
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        for match in _WRITABLE.finditer(Path("/proc/self/maps").read_text()):
+            start, end = (int(match[number], 16) for number in (1, 2))
+            if match[3].startswith("[stack"):
+                continue
+            try:
+                memory.seek(start)
+                region = memory.read(end - start)
+            except OSError:  # gone meanwhile
+                continue
+            at = region.find(text)
+            while at >= 0:
+                yield start + at
+                at = region.find(text, at + 1)
