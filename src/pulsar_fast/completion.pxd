@@ -35,7 +35,7 @@ cdef class SendFuture:
     cdef Accumulator accumulator   # to seal its batch once it is awaited
     cdef object message_id
     cdef object error
-    cdef object cancel_message
+    cdef readonly object _cancel_message  # the name that gather looks for
     cdef list callbacks      # pairs (callable, context)
     cdef FutureState state
     cdef bint retrieved      # somebody has seen the error

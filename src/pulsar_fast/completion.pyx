@@ -146,7 +146,7 @@ cdef class SendFuture:
         if self.state != WAITING:
             return False
         self.state = CANCELLED
-        self.cancel_message = msg
+        self._cancel_message = msg
         self.schedule()
         return True
 
@@ -169,7 +169,8 @@ cdef class SendFuture:
         return self.error
 
     def _make_cancelled_error(self):
-        return asyncio.CancelledError() if self.cancel_message is None else asyncio.CancelledError(self.cancel_message)
+        message = self._cancel_message
+        return asyncio.CancelledError() if message is None else asyncio.CancelledError(message)
 
     def add_done_callback(self, callback, *, context=None):
         if context is None:

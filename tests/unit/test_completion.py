@@ -318,6 +318,20 @@ def test_gather_of_a_failure():
     run(scene)
 
 
+def test_gather_of_cancelled_ones():
+    async def scene(rig, link):
+        futures = [send(rig) for _ in range(3)]
+        futures[0].cancel()
+        futures[1].cancel("why")
+        soon(link.feed, receipt(0, 1, 0), receipt(1, 1, 1), receipt(2, 1, 2))
+        answers = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(answer) for answer in answers[:2]] == [asyncio.CancelledError] * 2
+        assert answers[1].args == ("why",)
+        assert answers[2].entry_id() == 2
+
+    run(scene)
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_create_task(early):
     async def scene(rig, link):
