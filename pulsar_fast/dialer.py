@@ -30,6 +30,7 @@ async def _resolve_beside(host: str, port: int) -> list[_Address]:
     """All addresses of a name, asked for on a daemon thread.
 
     The executor's threads are joined at interpreter exit, and a resolver that hangs would hold that up.
+    Raises `OSError` also when the system has no thread left.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[_Address]] = loop.create_future()
@@ -48,7 +49,10 @@ async def _resolve_beside(host: str, port: int) -> list[_Address]:
         except RuntimeError:
             pass  # the loop has been closed meanwhile
 
-    threading.Thread(target=ask, name=f"pulsar_fast resolver {host}", daemon=True).start()
+    try:
+        threading.Thread(target=ask, name=f"pulsar_fast resolver {host}", daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
     return await found
 
 

@@ -33,7 +33,11 @@ class LoopThread:
         # Of the next line, so that no work comes behind the end. A destructor may run while it is held.
         self._lock = threading.RLock()
         self._ended = False
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread left
+            self._loop.close()
+            raise
         try:
             self.core = self.call("creating a client", on_loop(make_core))
         except BaseException:

@@ -17,7 +17,7 @@ url = sys.argv[1]
 
 
 def run_process(broker: ScriptedBroker, script: str, timeout: float = 15) -> list[str]:
-    """The lines that a script printed before it ended, by itself and with code 0 and without a traceback."""
+    """The lines that a script printed before it ended, by itself and with code 0."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", PREAMBLE + textwrap.dedent(script), broker.url],
         stdout=subprocess.PIPE,
@@ -32,5 +32,4 @@ def run_process(broker: ScriptedBroker, script: str, timeout: float = 15) -> lis
         out, error = process.communicate()
         pytest.fail(f"it did not end within {timeout} s: {out}{error}")
     assert process.returncode == 0, error
-    assert "Traceback" not in error, error
     return out.splitlines()
