@@ -299,7 +299,7 @@ cdef int _open_buffer(content, Py_buffer* view) except -1:
         raise TypeError(
             f"content must be bytes, another buffer or None, not {type(content).__name__}"
         ) from None
-    except BufferError as error:
+    except (BufferError, ValueError) as error:  # which of them is for the object to choose
         raise ValueError(f"content must be a contiguous buffer: {error}") from None
     except ValueError as error:  # a memoryview that has been released
         raise ValueError(f"content cannot be read: {error}") from None

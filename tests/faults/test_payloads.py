@@ -131,6 +131,16 @@ def test_a_payload_with_holes_is_refused(
     assert broker.payloads == [b"x"]
 
 
+def test_a_payload_that_was_released_is_refused(broker: ScriptedBroker, make_producer: MakeProducer) -> None:
+    payload = memoryview(b"abc")
+    payload.release()
+    producer = make_producer()
+    with pytest.raises(ValueError, match=r"content.*released"):
+        producer.send(payload)
+    producer.send(b"x")
+    assert broker.payloads == [b"x"]
+
+
 class TestNumpy:
     def test_arrays(self, broker: ScriptedBroker, make_producer: MakeProducer) -> None:
         numpy = pytest.importorskip("numpy")
