@@ -26,6 +26,7 @@ class Link:
         self.socket = sock
         self.inbox = Inbox()
         self.is_open = True
+        self.accepted_at = time.monotonic()
         self.producers: dict[int, str] = {}
         self.last_ids: dict[int, int] = {}
         self.registrations: dict[int, int] = {}
@@ -252,6 +253,12 @@ class ScriptedBroker:
     def got(self, kind: int) -> list[Frame]:
         with self.changed:
             return [frame for frame in self.frames if frame.kind == kind]
+
+    def take_frames(self) -> list[Frame]:
+        """All frames so far, which the broker then forgets."""
+        with self.changed:
+            frames, self.frames = self.frames, []
+            return frames
 
     @property
     def sends(self) -> list[Frame]:
