@@ -44,26 +44,30 @@ class ConnectionPool:
         if connection is not None:
             return connection
         opening = self._opening.get(address)
-        if opening is None or opening.done():  # cancelled by somebody else before it began
+        if opening is None or opening.done():
             opening = asyncio.get_running_loop().create_task(self._connect(address))
-            opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen
+            opening.add_done_callback(lambda task: self._opening_ended(address, task))
             self._opening[address] = opening
         # One that stops waiting must not take the connection from the others.
         return await asyncio.shield(opening)
 
     async def _connect(self, address: BrokerAddress) -> Connection:
-        try:
-            connection = await Connection.open(
-                self._dial, address, self._clock, self._options, self._logger, self._on_lost
-            )
-        finally:
-            del self._opening[address]
+        connection = await Connection.open(
+            self._dial, address, self._clock, self._options, self._logger, self._on_lost
+        )
         if self._closed:  # by a handler of the log, in the last moment
             connection.lose(AlreadyClosed("the client is closed"))
             raise AlreadyClosed("the client is closed")
         self._open[address] = connection
         self._on_reached(address)
         return connection
+
+    def _opening_ended(self, address: BrokerAddress, task: asyncio.Task[Connection]) -> None:
+        """It may have been cancelled before it began, by whoever cancels all tasks."""
+        if self._opening.get(address) is task:
+            del self._opening[address]
+        if not task.cancelled():
+            task.exception()  # seen, also if nobody waits for it any more
 
     def _on_lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:
