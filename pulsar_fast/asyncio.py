@@ -259,11 +259,12 @@ class Producer(BaseProducer):
         core = getattr(self, "_core", None)
         if core is None or core.state is State.CLOSED or self._accumulator.forks != fork_count():
             return
-        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        # First, since the warning may raise.
         if self._loop.is_closed():
             core.abandon()
         else:
             self._loop.call_soon_threadsafe(core.close_soon)
+        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
 
 class Client:
@@ -378,8 +379,9 @@ class Client:
         core = getattr(self, "_core", None)
         if core is None or core.closed or self._forks != fork_count():
             return
-        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+        # First, since the warning may raise.
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(core.close_soon)
         else:
             core.abandon()
+        warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)

@@ -155,5 +155,5 @@ class Client:
         thread = getattr(self, "_thread", None)
         if thread is None or thread.core.closed or thread._forks != fork_count():
             return
+        thread.begin_stop(thread.core.close())  # first: the warning may raise
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-        thread.begin_stop(thread.core.close())

@@ -198,5 +198,5 @@ class Producer(BaseProducer):
         core = getattr(self, "_core", None)
         if core is None or core.state is State.CLOSED or self._accumulator.forks != fork_count():
             return
+        self._thread.begin(core.close())  # first: the warning may raise
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-        self._thread.begin(core.close())
