@@ -7,8 +7,9 @@ import pytest
 
 from pulsar_fast import Result
 from pulsar_fast.wire.messages import BaseCommand
+from tests.brokers.frames import Frame, encode
 from tests.faults.outcomes import Outcomes
-from tests.faults.scripted_broker import Frame, ScriptedBroker, encode
+from tests.faults.scripted_broker import ScriptedBroker
 
 MakeProducer = Callable[..., Any]
 PRODUCER, CLOSE = BaseCommand.PRODUCER, BaseCommand.CLOSE_PRODUCER

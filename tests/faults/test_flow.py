@@ -8,8 +8,9 @@ import pytest
 
 from pulsar_fast import MemoryBufferIsFull, Result, Timeout
 from pulsar_fast.wire.messages import BaseCommand
+from tests.brokers.frames import encode
 from tests.faults.outcomes import Outcomes
-from tests.faults.scripted_broker import ScriptedBroker, encode
+from tests.faults.scripted_broker import ScriptedBroker
 
 MakeProducer = Callable[..., Any]
 NEVER_MS = 2**31 - 1

@@ -12,9 +12,10 @@ import pytest
 
 from pulsar_fast import AlreadyClosed, Result
 from pulsar_fast.wire.messages import BaseCommand, ServerError
+from tests.brokers.frames import Frame, refusal
 from tests.faults.memory import damage
 from tests.faults.outcomes import Outcomes
-from tests.faults.scripted_broker import Frame, ScriptedBroker, refusal
+from tests.faults.scripted_broker import ScriptedBroker
 
 MakeProducer = Callable[..., Any]
 PRODUCER = BaseCommand.PRODUCER

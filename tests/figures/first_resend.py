@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 
 from pulsar_fast import Client
-from tests.faults.scripted_broker import Frame, ScriptedBroker
+from tests.brokers.frames import Frame
+from tests.faults.scripted_broker import ScriptedBroker
 from tests.figures.table import Figure, spread
 
 

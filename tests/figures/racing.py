@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from pulsar_fast import Client
 from pulsar_fast.wire.messages import BaseCommand, ServerError
-from tests.faults.scripted_broker import Frame, ScriptedBroker, refusal
+from tests.brokers.frames import Frame, refusal
+from tests.faults.scripted_broker import ScriptedBroker
 from tests.figures.table import Figure
 from tests.figures.traffic import Check, Traffic
 
