@@ -6,7 +6,7 @@ EXTRAS ?= all,test,lint,bench
 SOURCES := pyproject.toml setup.py $(wildcard src/pulsar_fast/*.pyx src/pulsar_fast/*.pxd src/pulsar_fast/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench lint debug asan wire clean check-tools
+.PHONY: help build demo test soak mutations bench lint debug asan wire clean check-tools
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ demo: build ## ingest a real file into the embedded broker and read every line b
 
 test: build ## the whole test suite
 	$(BIN)/python -m pytest $(TESTS)
+
+soak: build ## outages of real brokers under steady traffic, at length (about 20 minutes)
+	$(BIN)/python -m tests.outages --full
 
 bench: build ## client CPU a message beside the official client and the bare socket
 	$(BIN)/python benchmarks/run.py $(BENCH)

@@ -5,6 +5,8 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
+_MOST_REDIRECTS = 5
+
 
 class AdminError(Exception):
     """The broker refused; ``status`` is the HTTP status."""
@@ -17,6 +19,8 @@ class AdminError(Exception):
 class Admin:
     """Calls below ``/admin/v2``; bodies and answers are JSON. No answer within 10 s is a ``TimeoutError``.
 
+    Brokers of a cluster redirect to the one that is to answer, which is followed.
+
     >>> admin.put("/namespaces/public/x")
     >>> admin.post("/namespaces/public/x/maxProducersPerTopic", 1)
     """
@@ -25,26 +29,42 @@ class Admin:
         self._address = urlsplit(url).netloc
 
     def get(self, path: str) -> Any:
-        return self._call("GET", path)
+        return self._call("GET", f"/admin/v2{path}")
 
     def put(self, path: str, body: object = None) -> Any:
-        return self._call("PUT", path, body)
+        return self._call("PUT", f"/admin/v2{path}", body)
 
     def post(self, path: str, body: object = None) -> Any:
-        return self._call("POST", path, body)
+        return self._call("POST", f"/admin/v2{path}", body)
 
     def delete(self, path: str) -> Any:
-        return self._call("DELETE", path)
+        return self._call("DELETE", f"/admin/v2{path}")
+
+    def owner(self, topic: str) -> str:
+        """The ``pulsar://`` URL of the broker that serves a topic, which is assigned if none does."""
+        url: str = self._call("GET", f"/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"]
+        return url
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
-        connection = http.client.HTTPConnection(self._address, timeout=10)
-        try:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, f"/admin/v2{path}", data, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read().decode()
-        finally:
-            connection.close()
-        if answer.status >= 300:
-            raise AdminError(answer.status, text or answer.reason)
+        address = self._address
+        for _ in range(_MOST_REDIRECTS):
+            status, text, location = _request(address, method, path, body)
+            if location is None:
+                break
+            target = urlsplit(location)
+            address, path = target.netloc, target._replace(scheme="", netloc="").geturl()
+        if status >= 300:
+            raise AdminError(status, text or http.client.responses.get(status, ""))
         return json.loads(text) if text else None
+
+
+def _request(address: str, method: str, path: str, body: object) -> tuple[int, str, str | None]:
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    finally:
+        connection.close()
+    return answer.status, text, answer.getheader("Location")

@@ -10,17 +10,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
-from pulsar_fast.embedded import ServerProcess, reserve_port
+from pulsar_fast.embedded import reserve_port
 
 from .admin import Admin, AdminError
+from .jvm import JavaServer, configured
 from .maven import class_path
+from .peek import greets
 
-_CONF = Path(__file__).parent / "conf"
 _START_TIMEOUT = 50  # 8 s on two idle cores
 
 
@@ -42,7 +45,7 @@ def available() -> str | None:
 
 
 class ApacheBroker:
-    """A standalone (broker and bookie) on free loopback ports, whose data lives as long as it runs.
+    """A standalone (broker and bookie) on free loopback ports; ports and data last from ``start`` to ``stop``.
 
     Args:
         overrides: settings of ``broker.conf`` on top of ``conf/standalone.conf``.
@@ -67,17 +70,39 @@ class ApacheBroker:
             folder = Path(tempfile.mkdtemp(prefix="pulsar-fast-apache-"))
             resources.callback(shutil.rmtree, folder)
             settings = {"brokerServicePort": broker, "webServicePort": web, **self._overrides}
-            lines = [f"{key}={value}" for key, value in settings.items()]
-            config = folder / "standalone.conf"
-            config.write_text("\n".join([(_CONF / "standalone.conf").read_text(), *lines]))
-            server = ServerProcess(_command(folder, config, bookie), folder)
-            resources.callback(server.stop)
-            server.start(self._is_ready, _START_TIMEOUT)
+            arguments = {
+                "--config": configured("standalone.conf", folder, settings),
+                "--metadata-dir": str(folder / "metadata"),
+                "--bookkeeper-dir": str(folder / "bookie"),
+                "--bookkeeper-port": str(bookie),
+            }
+            self._server = JavaServer(
+                folder,
+                "org.apache.pulsar.PulsarStandaloneStarter",
+                ["--no-functions-worker", "--no-stream-storage", *chain(*arguments.items())],
+            )
+            resources.callback(self._server.stop)
+            self._run()
             self._resources = resources.pop_all()
 
     def stop(self) -> None:
         """Stop it and remove its data. Does nothing if it is not started."""
         self._resources.close()
+
+    def restart(self, *, kill: bool = False) -> float:
+        """Stop it (SIGTERM), or kill it, and start it again on the same ports and data.
+
+        Returns when it answered a handshake again, in seconds of the monotonic clock. Raises as ``start`` does.
+        """
+        if kill:
+            self._server.kill()
+        else:
+            self._server.stop()
+        return self._run()
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Within, its process is stopped, though its ports still accept connections."""
+        return self._server.frozen()
 
     def __enter__(self) -> "ApacheBroker":
         self.start()
@@ -88,34 +113,22 @@ class ApacheBroker:
     ) -> None:
         self.stop()
 
-    def _is_ready(self) -> bool:
+    def _run(self) -> float:
+        answered: list[float] = []
+
+        def is_ready() -> bool:
+            if not answered and greets(self.service_url):
+                answered.append(time.monotonic())
+            return bool(answered) and self._has_default_namespace()
+
+        self._server.start(is_ready, _START_TIMEOUT)
+        return answered[0]
+
+    def _has_default_namespace(self) -> bool:
         try:
             return "public/default" in self.admin.get("/namespaces/public")
         except (AdminError, OSError):
             return False
-
-
-def _command(folder: Path, config: Path, bookie_port: int) -> list[str]:
-    return [
-        "java",
-        f"@{_CONF / 'jvm.options'}",
-        f"-Djava.io.tmpdir={folder}",  # native libraries are unpacked there, and stay after a kill
-        f"-Dlog4j2.configurationFile={_CONF / 'log4j2.properties'}",
-        "-cp",
-        class_path(),
-        "org.apache.pulsar.PulsarStandaloneStarter",
-        "--no-functions-worker",
-        "--no-stream-storage",
-        "--config",
-        str(config),
-        "--metadata-url",
-        f"memory:{folder.name}",  # metadata on the heap; the name "local" would give each opener its own
-        "--wipe-data",
-        "--bookkeeper-dir",
-        str(folder / "bookie"),
-        "--bookkeeper-port",
-        str(bookie_port),
-    ]
 
 
 if __name__ == "__main__":

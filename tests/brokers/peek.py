@@ -124,9 +124,25 @@ def peek(service_url: str, topic: str, entries: int, timeout: float = 10.0) -> l
     return found
 
 
-def _run(frames: "_Frames", topic: str, entries: int, found: list[Entry]) -> None:
+def greets(service_url: str) -> bool:
+    """Whether a broker answers the handshake there, which it does a while after it listens, within 1 s."""
+    address = urlsplit(service_url)
+    try:
+        with socket.create_connection((address.hostname, address.port), timeout=1) as connection:
+            connection.settimeout(0.1)
+            _shake_hands(_Frames(connection, time.monotonic() + 1))
+    except (OSError, AssertionError):
+        return False
+    return True
+
+
+def _shake_hands(frames: "_Frames") -> None:
     frames.send(_CONNECT, {1: b"pulsar-fast tests", 4: 19})
     frames.receive(_CONNECTED)
+
+
+def _run(frames: "_Frames", topic: str, entries: int, found: list[Entry]) -> None:
+    _shake_hands(frames)
     frames.send(_LOOKUP, {1: topic.encode(), 2: 1})
     answer, _ = frames.receive(_LOOKUP_RESPONSE)
     assert answer["lookup"]["response"] == 1, answer["lookup"]
