@@ -141,7 +141,7 @@ class ClientOptions(_Options):
     listener_name: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
     """Which of the brokers' advertised listeners to connect to."""
     initial_backoff_interval_ms: int = field(default=100, metadata=_checked_by(_integer(1)))
-    """Before an attempt to reconnect; doubled for each further one, to 200 ms at most in the first two seconds."""
+    """Before the first attempts to reconnect; then a fifth of the time waited so far."""
     max_backoff_interval_ms: int = field(default=10000, metadata=_checked_by(_integer(1)))
     """Bounds the time between two attempts to reconnect."""
 

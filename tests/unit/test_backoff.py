@@ -1,53 +1,45 @@
-"""How long a client waits between its attempts."""
+"""When attempts to reconnect are made, on a clock that stands still otherwise."""
 
+import itertools
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from pulsar_fast.backoff import Backoff
 
 
-@pytest.fixture
-def longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No jitter: each delay is as long as it can be."""
-    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+@pytest.fixture(autouse=True, params=range(20))
+def _seed(request: pytest.FixtureRequest) -> Iterator[None]:
+    state = random.getstate()
+    random.seed(request.param)
+    yield
+    random.setstate(state)
 
 
-def delays(backoff: Backoff, count: int) -> list[int]:
-    return [round(1000 * backoff.next()) for _ in range(count)]
+def attempts(backoff: Backoff, seconds: float) -> list[float]:
+    """The moments of all attempts, from the loss of the connection to the first one after so long."""
+    moments = [0.0]
+    while moments[-1] <= seconds:
+        moments.append(moments[-1] + backoff.next())
+    return moments
 
 
-@pytest.mark.usefixtures("longest")
-class TestDelays:
-    def test_the_defaults(self) -> None:
-        backoff = Backoff(100, 10_000)
-        assert delays(backoff, 11) == [100, *[200] * 10]
-        assert delays(backoff, 7) == [400, 800, 1600, 3200, 6400, 10_000, 10_000]
-
-    def test_starting_over(self) -> None:
-        backoff = Backoff(100, 10_000)
-        delays(backoff, 15)
-        backoff.reset()
-        assert delays(backoff, 12) == [100, *[200] * 10, 400]
-
-    @pytest.mark.parametrize("initial", [1, 3, 150, 200])
-    def test_short_outages_are_soon_noticed_to_be_over(self, initial: int) -> None:
-        waited = 0
-        backoff = Backoff(initial, 60_000)
-        while waited < 2000:
-            (delay,) = delays(backoff, 1)
-            assert delay <= 200
-            waited += delay
-
-    def test_never_below_the_initial_delay_or_above_the_bound(self) -> None:
-        assert delays(Backoff(500, 10_000), 5) == [500, 500, 500, 500, 1000]
-        assert delays(Backoff(5000, 10_000), 3) == [5000, 10_000, 10_000]
-        assert delays(Backoff(1, 50), 8) == [1, 2, 4, 8, 16, 32, 50, 50]
-        assert delays(Backoff(7, 7), 3) == [7, 7, 7]
+def test_a_broker_is_asked_again_after_a_fifth_of_its_absence() -> None:
+    for before, after in itertools.pairwise(attempts(Backoff(100, 10_000), 1000)):
+        assert 0.08 <= after - before <= max(0.1, before / 5 + 1e-9)
+        assert after - before <= 10
+        assert before < 50 or after - before >= 8
 
 
-def test_jitter_only_shortens() -> None:
-    backoff = Backoff(100, 100)
-    seen = [backoff.next() for _ in range(1000)]
-    assert 0.08 <= min(seen) < 0.085
-    assert 0.095 < max(seen) <= 0.1
+def test_a_broker_that_stays_away_is_asked_seldom() -> None:
+    assert len(attempts(Backoff(100, 10_000), 60)) < 45
+    assert len(attempts(Backoff(100, 100), 60)) < 800
+
+
+def test_starting_over() -> None:
+    backoff = Backoff(100, 10_000)
+    attempts(backoff, 100)
+    assert backoff.next() >= 8
+    backoff.reset()
+    assert backoff.next() <= 0.1
