@@ -65,6 +65,7 @@ class Registered:
     last_id: int = -1
     closed: bool = False
     skipped: bool = False  # a receipt was left out
+    noticeable: bool = False  # and another one followed it
     refuses: int | None = (
         None  # once refused, what follows is refused with the same code until the producer is closed
     )
@@ -208,6 +209,7 @@ class Cluster:
             link.known.add(producer_id)
         if frame.kind == BaseCommand.CLOSE_PRODUCER:  # done in any case: an error says that there is none
             self._deregister(link, producer_id)
+            usual = Cluster._confirm
         if answer.kind == "error":
             link.send(
                 error_answer(frame, answer.code, "as scripted"), f"error {answer.code}", about=producer_id
@@ -258,13 +260,17 @@ class Cluster:
         refused = 0
         if topic.terminated:
             refused = TERMINATED
-        elif topic.owner != link.host or self._loop.time() < topic.away_until:
+        elif (
+            topic.owner != link.host
+            or self._loop.time() < topic.away_until
+            or asked.producer_id in link.registering  # an earlier one is not through
+        ):
             refused = SERVICE_NOT_READY
         if refused:
             link.send(error_answer(frame, refused, "as it is"), f"error {refused}", about=asked.producer_id)
             return
         known = link.producers.get(asked.producer_id)
-        if asked.producer_id in link.registering or (known is not None and known.last_id >= 0):
+        if known is not None and known.last_id >= 0:
             self.witness.on_stranger(frame)  # it would get the old registration, with what is in flight there
         for other in list(self.registrations()):
             if other.topic is topic and other.name == asked.producer_name:
@@ -283,16 +289,15 @@ class Cluster:
 
     def _on_close_producer(self, link: Link, frame: Frame) -> None:
         registered = self._deregister(link, frame.producer_id)
+        if registered is not None and registered.in_flight:  # behind the answers to what is in flight
+            registered.when_idle = lambda: self._confirm(link, frame)
+        else:
+            self._confirm(link, frame)
+
+    def _confirm(self, link: Link, frame: Frame) -> None:
         command = BaseCommand(type=BaseCommand.SUCCESS)
         command.success.request_id = frame.request_id
-        answer = encode(command)
-        if registered is None:
-            link.send(answer)
-            return
-        if registered.in_flight:  # the answer comes behind those to what is in flight
-            registered.when_idle = lambda: link.send(answer)
-        else:
-            link.send(answer)
+        link.send(encode(command))
 
     def _deregister(self, link: Link, producer_id: int) -> Registered | None:
         if (registering := link.registering.pop(producer_id, None)) is not None:
@@ -410,6 +415,7 @@ class Cluster:
                 receipt(frame, 1, number, sequence_id=frame.lowest_id - 1), "late ack", about=producer_id
             )
         event = "skipped ack" if registered.skipped else "ack"
+        registered.noticeable = registered.skipped
         for _ in range(2 if fault == "repeat" else 1):
             link.send(receipt(frame, 1, number), event, about=producer_id)
 
@@ -480,6 +486,9 @@ class Cluster:
         for topic in self.topics.values():
             topic.store_ms = 1
             topic.away_until = 0
+        for registered in list(self.registrations()):
+            if registered.skipped and not registered.noticeable:  # no client could ever find out
+                self.tell_closed(registered, None)
         for link in self.open_links():
             link.wire.room = 1 << 20
             link.wire.piece_size = None

@@ -236,6 +236,7 @@ class SimulatedTransport(Transport):
         self.stalled = stalled
         if not stalled:
             self._deliver_outgoing()
+            self._tell_writable()
 
     def _deliver_outgoing(self) -> None:
         if self.stalled or not self._outgoing:

@@ -86,7 +86,7 @@ class Surroundings:
                 self.cluster.say_closed(link, number, named)
         elif what == "skipped ack":
             link.send(receipt_for(number, ABOVE**2, 1, 0), "skipped ack", about=number)
-        elif hand.state is State.CONNECTING:
+        elif hand.state is State.CONNECTING and number not in link.producers:
             link.send(receipt_for(number, 0, 1, 0), what, about=number)
         else:
             for record in hand.book.records[:1]:
