@@ -135,7 +135,7 @@ class Accumulator:
 
 @final
 class SendWaiter:
-    def wait(self) -> MessageId: ...
+    def wait(self, timeout: float | None = None) -> MessageId | None: ...
 
 @final
 class SendFuture:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Producer"]
 
+_GRACE = 5.0  # seconds behind its deadline until a message is not waited for any more
+
 
 class Producer(BaseProducer):
     """Sends messages to one topic; made by `Client.create_producer`.
@@ -87,7 +89,18 @@ class Producer(BaseProducer):
         if wanted:
             self._send_when_there_is_room(wanted, waiter, *arguments)
         self._accumulator.mark()
-        return waiter.wait()
+        return self._wait_for_answer(waiter)
+
+    def _wait_for_answer(self, waiter: SendWaiter) -> MessageId:
+        """Deadlines are the loop's business; a loop that is kept from its work must not hold us for ever."""
+        bound = None if self._send_timeout is None else self._send_timeout + _GRACE
+        message_id = waiter.wait(bound)
+        if message_id is None:
+            raise Timeout(
+                f"the client's loop has told nothing for {bound:g} s: does a callback, or a log handler that this "
+                "call came from, keep it from its work?"
+            )
+        return message_id
 
     def send_many(
         self,

@@ -1,5 +1,6 @@
 cdef extern from "debug.h" nogil:
     int PULSAR_FAST_DEBUG
+    void pf_touch(const char* memory) noexcept
     void pf_poison(void* memory, size_t size) noexcept
     void pf_unpoison(void* memory, size_t size) noexcept
     void PF_CHECK(bint condition, const char* message) noexcept

@@ -90,9 +90,13 @@ cdef class SendWaiter:
         self.error = <object>error if error is not NULL else None
         self.lock.release()
 
-    def wait(self):
-        """Block until the answer is there: the message id, or its error is raised. Signals interrupt it."""
-        self.lock.acquire()
+    def wait(self, timeout=None):
+        """Block until the answer is there: the message id, or its error is raised. Signals interrupt it.
+
+        None after `timeout` seconds without one: nobody hears of the message any more.
+        """
+        if not self.lock.acquire(timeout=-1 if timeout is None else timeout):
+            return None
         if self.error is not None:
             raise fresh_copy(self.error)
         return self.message_id

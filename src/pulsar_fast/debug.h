@@ -20,6 +20,8 @@
 
 /* Memory between pf_poison and pf_unpoison belongs to the pool, which keeps a pointer at its very beginning. Under the
    address sanitizer whoever touches it is caught in the act; else it is found out by what was written. */
+static inline void pf_touch(const char *memory) { (void)*(volatile const char *)memory; }
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 static inline void pf_poison(void *memory, size_t size) { ASAN_POISON_MEMORY_REGION(memory, size); }

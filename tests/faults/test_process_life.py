@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import multiprocessing
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import pulsar_fast.asyncio
-from pulsar_fast import AlreadyClosed, Client, PulsarException, Result
+from pulsar_fast import AlreadyClosed, Client, PulsarException, Result, Timeout
 from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
@@ -927,6 +928,29 @@ def test_handlers_that_send_what_fails(broker: ScriptedBroker, make_client: Any,
     assert Result.Ok not in outcomes.results.values()
     assert len(handler.seen) < 10
     producers.clear()
+
+
+def test_a_handler_that_waits_for_what_it_sends(
+    broker: ScriptedBroker, make_client: Any, attach: Any
+) -> None:
+    """It holds the lock that the loop needs to log: whoever waits in it is told so, and nothing stands still."""
+    raised: list[BaseException] = []
+
+    def send(record: logging.LogRecord) -> None:
+        if threading.current_thread() is threading.main_thread() and record.getMessage() == "mine":
+            broker.cut_connections()  # the loop says so, through the same handler
+            try:
+                producer.send(b"log")
+            except Exception as error:
+                raised.append(error)
+
+    logger, _ = attach(send)
+    producer = make_client(broker.url, logger=logger).create_producer("t", send_timeout_millis=500)
+    broker.hold_receipts()
+    logger.warning("mine")
+    assert [type(error) for error in raised] == [Timeout]
+    broker.release_receipts()
+    producer.send(b"x")
 
 
 @pytest.mark.parametrize("how", ["close", "shutdown"])
