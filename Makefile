@@ -35,8 +35,13 @@ demo: build ## ingest a real file into the embedded broker and read every line b
 test: build ## the whole test suite
 	$(BIN)/python -m pytest $(TESTS)
 
-soak: build ## outages of real brokers under steady traffic, at length (about 20 minutes)
+soak: build ## lives (MINUTES=10 of them), figures, and outages of real brokers at length (about 30 minutes more)
+	$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),10)
+	$(BIN)/python -m tests.figures
 	$(BIN)/python -m tests.outages --full
+
+mutations: build ## bugs sown on purpose, each of which simulated lives must find within a minute
+	$(BIN)/python -m tests.mutations
 
 bench: build ## client CPU a message beside the official client and the bare socket
 	$(BIN)/python benchmarks/run.py $(BENCH)
@@ -65,7 +70,7 @@ asan: ## the core's tests on a build with the address and undefined behaviour sa
 	  | $(CC) -fsanitize=address,undefined -x c - -o build/asan/$(BIN)/python $$(build/asan/$(BIN)/python3 -c \
 	    'from sysconfig import get_config_var as var; print("-L{0} -Wl,-rpath,{0} -lpython{1}".format(var("LIBDIR"), var("LDVERSION")))')
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
-	  PULSAR_FAST_EXAMPLES=$${PULSAR_FAST_EXAMPLES:-50} \
+	  PULSAR_FAST_EXAMPLES=$${PULSAR_FAST_EXAMPLES:-50} PULSAR_FAST_STEPS=$${PULSAR_FAST_STEPS:-30000} \
 	  $(MAKE) -C build/asan test TESTS="--timeout=300 $(or $(TESTS),tests/unit tests/simulation tests/faults)"
 
 wire: build ## regenerate the protobuf module from the .proto
