@@ -165,11 +165,17 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "a registration that ends while it is being prepared is not noticed",
+        "a registration that ends right behind its handoff is not noticed",
         Change(
             "pulsar_fast/topic_producer.py",
-            "            connection.forget(self._attempt.request_id)\n            self._attempt.fail(error)",
-            "            pass",
+            "            self._attempt.fail(error)\n"
+            "        if self._registration is not None and self._registration.channel is connection:\n"
+            "            self._registration_ended(error)\n\n"
+            "    def _assigned_broker",
+            "            self._attempt.fail(error)\n"
+            "        elif self._registration is not None and self._registration.channel is connection:\n"
+            "            self._registration_ended(error)\n\n"
+            "    def _assigned_broker",
         ),
     ),
     Mutation(
