@@ -288,7 +288,7 @@ def _look_for(copy: Path, build: str) -> tuple[str | None, float]:
         if "Sanitizer: " in line or line.startswith("pulsar_fast: ")
     ]
     lines += found.stdout.splitlines() or found.stderr.splitlines()[-1:]
-    return re.sub(r"^after [\d.]+ s: |^==\d+==| \(?\S*/.*$| on address .*$", "", lines[0])[:110], took
+    return re.sub(r"^after [\d.]+ s: |^==\d+==| \(\S+:\d+\)$| on address .*$", "", lines[0])[:110], took
 
 
 def main() -> int:
