@@ -96,13 +96,13 @@ class ServerProcess:
                 raise TimeoutError(f"{name} is not ready after {timeout:g} s{self._tail()}")
             time.sleep(0.02)
 
-    def stop(self) -> None:
-        """End the program: SIGTERM, 5 s later SIGKILL. Does nothing if it does not run."""
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the program: SIGTERM, `timeout` seconds later SIGKILL. Does nothing if it does not run."""
         if self._process is None:
             return
         self._process.terminate()
         try:
-            self._process.wait(5)
+            self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             pass
         finally:

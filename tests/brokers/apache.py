@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
@@ -22,9 +21,9 @@ from pulsar_fast.embedded import reserve_port
 from .admin import Admin, AdminError
 from .jvm import JavaServer, configured
 from .maven import class_path
-from .peek import greets
 
 _START_TIMEOUT = 50  # 8 s on two idle cores
+_STOP_TIMEOUT = 30  # 1 s, likewise
 
 
 @functools.cache
@@ -89,15 +88,14 @@ class ApacheBroker:
         """Stop it and remove its data. Does nothing if it is not started."""
         self._resources.close()
 
-    def restart(self, *, kill: bool = False) -> float:
-        """Stop it (SIGTERM), or kill it, and start it again on the same ports and data.
+    def restart(self) -> float:
+        """Stop it (SIGTERM) and start it again on the same ports and data.
+
+        (There is no way to kill it: that would kill its bookie too, whose ledgers cannot always be recovered.)
 
         Returns when it answered a handshake again, in seconds of the monotonic clock. Raises as ``start`` does.
         """
-        if kill:
-            self._server.kill()
-        else:
-            self._server.stop()
+        self._server.stop(_STOP_TIMEOUT)
         return self._run()
 
     def frozen(self) -> AbstractContextManager[None]:
@@ -114,15 +112,7 @@ class ApacheBroker:
         self.stop()
 
     def _run(self) -> float:
-        answered: list[float] = []
-
-        def is_ready() -> bool:
-            if not answered and greets(self.service_url):
-                answered.append(time.monotonic())
-            return bool(answered) and self._has_default_namespace()
-
-        self._server.start(is_ready, _START_TIMEOUT)
-        return answered[0]
+        return self._server.start_broker(self.service_url, self._has_default_namespace, _START_TIMEOUT)
 
     def _has_default_namespace(self) -> bool:
         try:

@@ -1,11 +1,12 @@
-"""Two real Apache Pulsar brokers, which share ZooKeeper and a bookie."""
+"""Real Apache Pulsar brokers apart from their ZooKeeper and bookie, which they share."""
 
 import shutil
+import socket
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -24,13 +25,18 @@ _WHOLE_RANGE = "0x00000000_0xffffffff"  # the bundle of a namespace that has one
 
 
 class Cluster:
-    """Four servers on free loopback ports (0.8 GB of memory), whose data lasts from ``start`` to ``stop``."""
+    """Servers on free loopback ports (0.8 GB of memory with two brokers), whose data lasts from ``start`` to ``stop``.
 
-    def __init__(self) -> None:
+    Args:
+        brokers: how many.
+    """
+
+    def __init__(self, brokers: int = 2) -> None:
+        self._size = brokers
         self._resources = ExitStack()
 
     def start(self) -> None:
-        """Start all and wait until both brokers answer look-ups.
+        """Start all and wait until every broker answers look-ups.
 
         Raises:
             RuntimeError: one of them ended at once; the message holds the end of its log.
@@ -38,13 +44,11 @@ class Cluster:
         """
         with ExitStack() as resources:
             zookeeper, bookie, *ports = (
-                resources.enter_context(reserve_port()).getsockname()[1] for _ in range(6)
+                resources.enter_context(reserve_port()).getsockname()[1] for _ in range(2 + 2 * self._size)
             )
-            binary, web = ports[:2], ports[2:]
+            binary, web = ports[: self._size], ports[self._size :]
+            self._zookeeper = ("127.0.0.1", zookeeper)
             self._metadata = f"zk:127.0.0.1:{zookeeper}"
-            self._web_of = {
-                f"pulsar://127.0.0.1:{port}": f"127.0.0.1:{web[i]}" for i, port in enumerate(binary)
-            }
             self.service_url = "pulsar://" + ",".join(f"127.0.0.1:{port}" for port in binary)
             self.admin = Admin(f"http://127.0.0.1:{web[0]}")
             self._folder = Path(tempfile.mkdtemp(prefix="pulsar-fast-cluster-"))
@@ -52,8 +56,14 @@ class Cluster:
             self._start_zookeeper(resources, zookeeper)
             self._prepare_metadata(web, binary)
             self._start_bookie(resources, bookie)
+            self._brokers = [
+                _Broker(self._folder / f"broker-{port}", self._metadata, port, web_port)
+                for port, web_port in zip(binary, web, strict=True)
+            ]
+            for broker in self._brokers:
+                resources.callback(broker.stop)
             with ThreadPoolExecutor() as pool:
-                list(pool.map(partial(self._start_broker, resources), binary, web))
+                list(pool.map(_Broker.run, self._brokers))
             self._resources = resources.pop_all()
 
     def stop(self) -> None:
@@ -63,9 +73,26 @@ class Cluster:
     def move(self, topic: str) -> None:
         """Have the other broker serve a topic, whose namespace has one bundle, and all topics beside it."""
         owner = self.admin.owner(topic)
-        (other,) = (web for url, web in self._web_of.items() if url != owner)
+        (other,) = (broker.web for broker in self._brokers if broker.url != owner)
         namespace = topic.partition("://")[2].rpartition("/")[0]
         self.admin.put(f"/namespaces/{namespace}/{_WHOLE_RANGE}/unload?destinationBroker={other}")
+
+    def kill_and_restart(self, topic: str) -> float:
+        """Kill the broker that serves a topic and, once it counts as dead, start it again on the same ports.
+
+        (The session of the dead one takes 5 to 7 s to end. In that very moment no broker can start.)
+
+        Returns when it answered a handshake again, in seconds of the monotonic clock. Raises as ``start`` does.
+        """
+        owner = self.admin.owner(topic)
+        (broker,) = (broker for broker in self._brokers if broker.url == owner)
+        broker.kill()
+        deadline = time.monotonic() + _START_TIMEOUT
+        while broker.web in self._sessions():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a dead broker is still registered after {_START_TIMEOUT} s")
+            time.sleep(0.1)
+        return broker.run()
 
     def __enter__(self) -> "Cluster":
         self.start()
@@ -75,6 +102,13 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _sessions(self) -> str:
+        """The sessions that ZooKeeper knows, with what ends with each: the registrations of live brokers, too."""
+        with socket.create_connection(self._zookeeper, timeout=10) as connection:
+            connection.sendall(b"dump")
+            with connection.makefile() as answer:
+                return answer.read()
 
     def _start_zookeeper(self, resources: ExitStack, port: int) -> None:
         folder = self._folder / "zookeeper"
@@ -120,18 +154,26 @@ class Cluster:
         resources.callback(server.stop)
         server.start(lambda: accepts(port), _START_TIMEOUT)
 
-    def _start_broker(self, resources: ExitStack, port: int, web: int) -> None:
-        folder = self._folder / f"broker-{port}"
+
+class _Broker(JavaServer):
+    """One of the brokers."""
+
+    def __init__(self, folder: Path, metadata: str, port: int, web: int) -> None:
+        self.url = f"pulsar://127.0.0.1:{port}"
+        self.web = f"127.0.0.1:{web}"
         settings: dict[str, str | int] = {
-            "metadataStoreUrl": self._metadata,
-            "configurationMetadataStoreUrl": self._metadata,
+            "metadataStoreUrl": metadata,
+            "configurationMetadataStoreUrl": metadata,
             "brokerServicePort": port,
             "webServicePort": web,
         }
         config = configured("broker.conf", folder, settings)
-        server = JavaServer(folder, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", config])
-        resources.callback(server.stop)
-        server.start(lambda: _answers_lookups(Admin(f"http://127.0.0.1:{web}")), _START_TIMEOUT)
+        super().__init__(folder, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", config])
+
+    def run(self) -> float:
+        """Returns when it first answered a handshake, in seconds of the monotonic clock."""
+        admin = Admin(f"http://{self.web}")
+        return self.start_broker(self.url, lambda: _answers_lookups(admin), _START_TIMEOUT)
 
 
 def _answers_lookups(admin: Admin) -> bool:

@@ -2,13 +2,15 @@
 
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from pulsar_fast.embedded import ServerProcess
 
 from .maven import class_path
+from .peek import greets
 
 CONF = Path(__file__).parent / "conf"
 
@@ -25,6 +27,21 @@ class JavaServer(ServerProcess):
     ) -> None:
         folder.mkdir(exist_ok=True)
         super().__init__(java(folder, main, arguments, options), folder)
+
+    def start_broker(self, url: str, ready: Callable[[], bool], timeout: float) -> float:
+        """``start`` of a broker with that URL, asked whether it is ready only when it answers the handshake.
+
+        Returns when it first did, in seconds of the monotonic clock.
+        """
+        answered: list[float] = []
+
+        def answers_and_is_ready() -> bool:
+            if not answered and greets(url):
+                answered.append(time.monotonic())
+            return bool(answered) and ready()
+
+        self.start(answers_and_is_ready, timeout)
+        return answered[0]
 
     @contextmanager
     def frozen(self) -> Iterator[None]:

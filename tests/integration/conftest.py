@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pulsar  # type: ignore[import-untyped]
 import pytest
 
+from pulsar_fast.embedded import EmbeddedBroker
 from tests.brokers import apache, unavailable
 from tests.brokers.readback import Received, Subscription
 
@@ -32,6 +33,18 @@ def apache_broker() -> Iterator[apache.ApacheBroker]:
         unavailable(reason)
     with apache.ApacheBroker() as broker:
         yield broker
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    """A broker that the test may kill."""
+    broker = EmbeddedBroker()
+    try:
+        broker.start()
+    except ImportError as error:
+        unavailable(str(error))
+    yield broker
+    broker.stop()
 
 
 @pytest.fixture(scope="session", params=["external"] if _EXTERNAL else ["lite", "apache"])

@@ -15,7 +15,6 @@ import pulsar_fast
 import pulsar_fast.asyncio
 from pulsar_fast import Client, MessageId, Producer, Result
 from pulsar_fast.embedded import EmbeddedBroker
-from tests.brokers import unavailable
 from tests.brokers.admin import Admin
 from tests.brokers.apache import ApacheBroker
 from tests.brokers.readback import Received, Subscription
@@ -25,18 +24,6 @@ on_apache = pytest.mark.parametrize("service_url", ["apache"], indirect=True)
 
 Subscribe = Callable[[str], Subscription]
 COUNT = 4000  # messages of a traffic
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    """A broker that the test may kill."""
-    broker = EmbeddedBroker()
-    try:
-        broker.start()
-    except ImportError as error:
-        unavailable(str(error))
-    yield broker
-    broker.stop()
 
 
 @contextmanager

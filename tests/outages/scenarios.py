@@ -11,7 +11,8 @@ from tests.brokers.admin import Admin
 from tests.brokers.apache import ApacheBroker
 from tests.brokers.cluster import Cluster
 
-from .traffic import AsyncioTraffic, SteadyTraffic, Verdict
+from .traffic import AsyncioTraffic, SteadyTraffic
+from .verdict import Verdict
 
 _CALM = 1.5  # seconds of undisturbed traffic between two outages that are not due at fixed times
 
@@ -37,6 +38,7 @@ class Report:
     """Of each outage: seconds from its end to the first receipt behind it."""
     gaps: list[float]
     """Of each outage: the longest time in seconds between two receipts around it."""
+    reconnects: int
     verdict: Verdict
 
     COLUMNS = (
@@ -48,7 +50,7 @@ class Report:
         """Of a table in Markdown."""
         verdict = self.verdict
         cells = (
-            *(self.scenario, self.producer, len(self.waits), verdict.stats.reconnects, verdict.sent),
+            *(self.scenario, self.producer, len(self.waits), self.reconnects, verdict.sent),
             *(
                 verdict.delivered_once,
                 verdict.duplicates,
@@ -65,19 +67,31 @@ def _times(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} / {max(seconds):.2f} s"
 
 
-def restarts(broker: ApacheBroker, times: int, *, kill: bool) -> list[Report]:
-    """The broker ends, by SIGTERM or SIGKILL, and starts again on the same ports and data."""
+def restarts(broker: ApacheBroker, times: int) -> list[Report]:
+    """The broker stops and starts again on the same ports and data."""
 
     def disturb(_topics: Sequence[str]) -> Iterator[Outage]:
         for _ in range(times):
             begun = time.monotonic()
-            yield Outage(begun, broker.restart(kill=kill))
+            yield Outage(begun, broker.restart())
 
-    name = "broker killed and restarted" if kill else "broker restarted"
+    name = "broker restarted"
     return _observe(name, broker.service_url, broker.admin, disturb, timeout_millis=3000)
 
 
-def freezes(broker: ApacheBroker, times: int, seconds: float) -> list[Report]:
+def kills(cluster: Cluster, times: int) -> list[Report]:
+    """The broker dies (SIGKILL) and starts again, while metadata and bookie live on, as they do in production."""
+
+    def disturb(topics: Sequence[str]) -> Iterator[Outage]:
+        for _ in range(times):
+            begun = time.monotonic()
+            yield Outage(begun, cluster.kill_and_restart(topics[0]))
+
+    name = "broker killed and restarted"
+    return _observe(name, cluster.service_url, cluster.admin, disturb, timeout_millis=3000)
+
+
+def freezes(broker: ApacheBroker, times: int, seconds: float = 5) -> list[Report]:
     """The broker's process stops and goes on; nobody closes a connection."""
 
     def disturb(_topics: Sequence[str]) -> Iterator[Outage]:
@@ -157,6 +171,7 @@ def _observe(
             names[traffic],
             [traffic.next_receipt(outage.back) - outage.back for outage in outages[traffic]],
             [traffic.longest_gap(outage.begun, outage.back) for outage in outages[traffic]],
+            traffic.stats.reconnects,
             traffic.verdict(),
         )
         for traffic in traffics
