@@ -301,8 +301,6 @@ cdef int _open_buffer(content, Py_buffer* view) except -1:
         ) from None
     except (BufferError, ValueError) as error:  # which of them is for the object to choose
         raise ValueError(f"content must be a contiguous buffer: {error}") from None
-    except ValueError as error:  # a memoryview that has been released
-        raise ValueError(f"content cannot be read: {error}") from None
 
 
 FORKED = (
