@@ -1,4 +1,4 @@
-"""Waiting for something else: with a bound, and without a hold on it."""
+"""Waiting with a bound, and for tasks that others may cancel."""
 
 import asyncio
 from collections.abc import Awaitable
