@@ -20,7 +20,7 @@ from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
-from tests.faults.scripts import run_script
+from tests.faults.scripts import eventually, run_script
 
 MakeProducer = Callable[..., Any]
 REGISTER = BaseCommand.PRODUCER
@@ -29,13 +29,6 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-def eventually(condition: Callable[[], Any], timeout: float = 5) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 # --- memory
