@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse
+from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse, ServerError
 from tests.brokers.frames import Frame, Inbox, encode, error_answer, lookup_answer, refusal
 
 NOWHERE = 2**64 - 1
 """Ledger and entry of what was not stored: -1 as it travels."""
 ABOVE = 1_000_000
 """How far an id is above all that were sent."""
-SERVICE_NOT_READY, PERSISTENCE_ERROR, TERMINATED = 6, 3, 15
 
 
 class Wire(Protocol):
@@ -63,12 +62,9 @@ class Registered:
     name: str
     topic: "Topic"
     last_id: int = -1
-    closed: bool = False
     skipped: bool = False  # a receipt was left out
     noticeable: bool = False  # and another one followed it
-    refuses: int | None = (
-        None  # once refused, what follows is refused with the same code until the producer is closed
-    )
+    refuses: int | None = None  # the code of all that follows a refusal, until the producer is closed
     in_flight: int = 0
     when_idle: Callable[[], None] | None = None
 
@@ -148,8 +144,6 @@ class Link:
 
     def on_closed(self) -> None:
         self.is_open = False
-        for registered in self.producers.values():
-            registered.closed = True
         self.producers.clear()
 
 
@@ -259,13 +253,13 @@ class Cluster:
         link.known.add(asked.producer_id)
         refused = 0
         if topic.terminated:
-            refused = TERMINATED
+            refused = ServerError.TopicTerminatedError
         elif (
             topic.owner != link.host
             or self._loop.time() < topic.away_until
             or asked.producer_id in link.registering  # an earlier one is not through
         ):
-            refused = SERVICE_NOT_READY
+            refused = ServerError.ServiceNotReady
         if refused:
             link.send(error_answer(frame, refused, "as it is"), f"error {refused}", about=asked.producer_id)
             return
@@ -302,10 +296,7 @@ class Cluster:
     def _deregister(self, link: Link, producer_id: int) -> Registered | None:
         if (registering := link.registering.pop(producer_id, None)) is not None:
             registering.cancel()
-        registered = link.producers.pop(producer_id, None)
-        if registered is not None:
-            registered.closed = True
-        return registered
+        return link.producers.pop(producer_id, None)
 
     def _on_send(self, link: Link, frame: Frame) -> None:
         sent = frame.command.send
@@ -316,7 +307,7 @@ class Cluster:
                 link.close()
             return
         self.witness.on_frame(registered, frame)
-        refused = TERMINATED if registered.topic.terminated else registered.refuses
+        refused = ServerError.TopicTerminatedError if registered.topic.terminated else registered.refuses
         if refused is not None:
             self._refuse(registered, frame, refused)
         elif not self._is_refused_by_plan(registered, frame) and not self._is_duplicate(registered, frame):
@@ -343,7 +334,7 @@ class Cluster:
             return False
         self.refusals.popleft()
         # What is not about one message concerns all that follow, or they would be stored before it.
-        if code != 22:
+        if code != ServerError.NotAllowedError:
             registered.refuses = code
         self._refuse(registered, frame, code)
         return True
@@ -363,8 +354,8 @@ class Cluster:
         if lowest <= topic.persisted.get(registered.name, -1):
             registered.link.send(receipt(frame, NOWHERE, NOWHERE), "ack", about=registered.producer_id)
         else:
-            registered.refuses = PERSISTENCE_ERROR
-            self._refuse(registered, frame, PERSISTENCE_ERROR)
+            registered.refuses = ServerError.PersistenceError
+            self._refuse(registered, frame, ServerError.PersistenceError)
         return True
 
     def _store(self, registered: Registered, frame: Frame) -> None:
@@ -432,7 +423,6 @@ class Cluster:
 
     def _drop(self, registered: Registered) -> None:
         """The broker knows it no longer; what comes for it is dropped."""
-        registered.closed = True
         registered.link.producers.pop(registered.producer_id, None)
         registered.link.closed_here.add(registered.producer_id)
 

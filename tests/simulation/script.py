@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pulsar_fast.wire.messages import ServerError
+
 CODES = (*range(26), 77)
 """Every `ServerError`, and one that no client knows."""
 
@@ -175,7 +177,8 @@ def _answer(draw: random.Random) -> Act:
 
 @_act(5)
 def _refuse(draw: random.Random) -> Act:
-    code = draw.choice([22, 22, *(code for code in CODES if code != 15)])  # terminated: by `terminate`
+    codes = [code for code in CODES if code != ServerError.TopicTerminatedError]  # that is for `terminate`
+    code = draw.choice([ServerError.NotAllowedError, ServerError.NotAllowedError, *codes])
     return Act("refuse", {"after": draw.choice([0, 0, 1, 3]), "code": code}, _pause(draw))
 
 
@@ -207,7 +210,7 @@ def _unload(draw: random.Random) -> Act:
 
 @_act(3)
 def _speak_to_the_failed(draw: random.Random) -> list[Act]:
-    refused = Act("refuse", {"after": 0, "code": 15}, 0)
+    refused = Act("refuse", {"after": 0, "code": ServerError.TopicTerminatedError}, 0)
     words = _words(draw) + _words(draw)
     said = Act("say", {"who": _who(draw), "state": "failed", "what": words}, _pause(draw))
     return [refused, _send(draw), Act("pause", {}, 15), said, Act("flush", {"who": _who(draw)}, 0)]
