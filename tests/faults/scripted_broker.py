@@ -116,9 +116,8 @@ class ScriptedBroker:
         self._entries = 0
         self._names = 0
         self._registrations = 0
-        self._sent: dict[
-            tuple[str, int], tuple[int, bytes]
-        ] = {}  # registration and bytes, by name and lowest id
+        # Registration and bytes, by name and lowest id.
+        self._sent: dict[tuple[str, int], tuple[int, bytes]] = {}
         self._held: list[Frame] | None = None
         self._reads = True
         self._cuts: list[int] = []

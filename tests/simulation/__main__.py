@@ -21,7 +21,7 @@ def main() -> int:
     first = random.randrange(1_000_000_000) if arguments.first_seed is None else arguments.first_seed
     started = time.monotonic()
     try:
-        coverage = live(1 << 62, first, arguments.minutes * 60)
+        coverage = live(first_seed=first, seconds=arguments.minutes * 60)
     except Broken as error:
         print(f"after {time.monotonic() - started:.1f} s: {error}")
         return 1

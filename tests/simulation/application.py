@@ -38,9 +38,8 @@ class Hand:
         self.max_pending = 0
         self.blocks = False
         self.turn = threading.RLock()  # of the thread that sends
-        self.feeds = (
-            False  # elements of `send_many` are accepted when there is room, and what waits behind them later
-        )
+        # Elements of `send_many` are accepted when there is room, and what waits behind them later.
+        self.feeds = False
 
     @property
     def state(self) -> State:
@@ -133,9 +132,7 @@ class Application:
         chosen = self.topics[topic]
         if len([hand for hand in self.hands if hand.state is not State.CLOSED]) >= 6:
             return
-        book = self.checker.open_book(
-            timeout_ms, deduplicates=chosen.deduplicates, persistent=chosen.persistent
-        )
+        book = self.checker.open_book(timeout_ms, deduplicates=chosen.deduplicates)
         hand = Hand(book, chosen)
         hand.waiting = hand.blocks = blocks
         hand.max_pending = max_pending

@@ -56,13 +56,10 @@ class Record:
 class Book:
     """The messages of one producer, in the order of the calls."""
 
-    def __init__(
-        self, checker: "Checker", key: int, timeout_ms: int, deduplicates: bool, persistent: bool
-    ) -> None:
+    def __init__(self, checker: "Checker", key: int, timeout_ms: int, deduplicates: bool) -> None:
         self.key = key
         self.timeout_ns = timeout_ms * 1_000_000
         self.deduplicates = deduplicates
-        self.persistent = persistent
         self.records: list[Record] = []
         self.unanswered = 0
         self.frames: dict[int, bytes] = {}
@@ -145,17 +142,15 @@ class Checker:
         self.late_ns = int(late_seconds * 1e9)  # that an answer may come behind a deadline
         self.early_ns = 0  # and before it, where the client's clock is a coarse one
         self._started_ns = now_ns()
-        self._wall_offsets_ms = (
-            wall_offsets_ms  # of the wall clock from the monotonic one, one after the other
-        )
+        self._wall_offsets_ms = wall_offsets_ms  # all that the wall clock ever had from the monotonic one
         self.violations: list[str] = []
         self.books: dict[int, Book] = {}
 
     def fail(self, text: str) -> None:
         self.violations.append(text)
 
-    def open_book(self, timeout_ms: int, *, deduplicates: bool, persistent: bool) -> Book:
-        book = Book(self, len(self.books) + 1, timeout_ms, deduplicates, persistent)
+    def open_book(self, timeout_ms: int, *, deduplicates: bool) -> Book:
+        book = Book(self, len(self.books) + 1, timeout_ms, deduplicates)
         self.books[book.key] = book
         return book
 

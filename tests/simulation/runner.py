@@ -3,6 +3,7 @@
 import concurrent.futures
 import concurrent.futures.process
 import itertools
+import math
 import multiprocessing
 import os
 import re
@@ -32,7 +33,10 @@ def _kind(failure: str) -> str:
 
 def smallest_failure(seed: int) -> str:
     """The failure of a seed, with the shortest script found that breaks the same rule."""
-    kind = _kind(failure_of(write(seed)) or "")
+    failure = failure_of(write(seed))
+    if failure is None:
+        return f"seed {seed} breaks no rule now: if it did before, it is not deterministic"
+    kind = _kind(failure)
 
     def fails(script: Script) -> bool:
         failure = failure_of(script)
@@ -54,7 +58,7 @@ def _live(first_seed: int) -> tuple[Coverage, int | None]:
     return coverage, None
 
 
-def live(steps: int, first_seed: int = 0, seconds: float = float("inf")) -> Coverage:
+def live(steps: float = math.inf, first_seed: int = 0, seconds: float = math.inf) -> Coverage:
     """Lives until so many events have been delivered, or the time is up.
 
     Raises `Broken` with the smallest failure.
