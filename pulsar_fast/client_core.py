@@ -157,10 +157,12 @@ class ClientCore:
         It goes on when the caller stops waiting, and begins anew when somebody else cancels its task; a second
         call waits for the same.
         """
-        while self._closing is None or not await ended(self._closing):
+        while True:
             if self._closing is None or self._closing.cancelled():
                 self.closed = True
                 self._closing = self._loop.create_task(self._close())
+            if await ended(self._closing):
+                return
 
     async def _close(self) -> None:
         creating = list(self._creating)

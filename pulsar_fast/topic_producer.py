@@ -475,11 +475,13 @@ class TopicProducer:
         The wait ends at the latest deadline, the operation timeout or `timeout` (seconds), whichever is first.
         What is left then gets `AlreadyClosed`. It begins anew when somebody else cancels its task.
         """
-        while self._closing is None or not await ended(self._closing):
+        while True:
             if self._closing is None or self._closing.cancelled():
                 self.accumulator.end(AlreadyClosed("the producer is closed"))
                 mark = self.accumulator.mark()
                 self._closing = self._loop.create_task(self._close(mark, timeout))
+            if await ended(self._closing):
+                return
 
     async def _close(self, mark: int, timeout: float | None) -> None:
         if self.state not in (State.FAILED, State.CLOSED):

@@ -88,7 +88,7 @@ class TestEveryPosition:
         assert len(broker.links) == 1
 
     def test_late(self, broker: ScriptedBroker, make_producer: MakeProducer, position: int) -> None:
-        producer = make_producer(batching_enabled=False, send_timeout_millis=150)
+        producer = make_producer(batching_enabled=False, send_timeout_millis=600)
         window = Window(broker, producer)
         window.receipts(0, position)
         window.outcomes.wait_for(WINDOW)

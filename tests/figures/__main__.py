@@ -1,8 +1,6 @@
-"""Measures everything and prints it as markdown; takes about five minutes.
+"""Measures everything and prints it as markdown; takes about five minutes."""
 
-Arguments choose sections by their first word.
-"""
-
+import argparse
 import logging
 import subprocess
 import sys
@@ -30,14 +28,18 @@ SECTIONS: dict[str, Callable[[], list[Figure]]] = {
 }
 
 
-def main(words: list[str]) -> None:
+def main() -> None:
+    words = [title.split()[0].lower() for title in SECTIONS]
+    parser = argparse.ArgumentParser(prog="python -m tests.figures", description=__doc__)
+    parser.add_argument("section", nargs="*", choices=[*words, []], help="the first word of a title")
+    chosen = parser.parse_args().section
     logging.disable(logging.CRITICAL)  # outages are meant here
-    for title, measure in SECTIONS.items():
-        word = title.split()[0].lower()
-        if word in words:
+    for word, (title, measure) in zip(words, SECTIONS.items(), strict=True):
+        if word in chosen:
             print(markdown(title, measure()), flush=True)
-        elif not words:  # in a process of its own, whose memory is nobody else's
+        elif not chosen:  # in a process of its own, whose memory is nobody else's
             subprocess.run([sys.executable, "-m", "tests.figures", word], check=True)
 
 
-main([word.lower() for word in sys.argv[1:]])
+if __name__ == "__main__":
+    main()

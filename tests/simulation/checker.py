@@ -142,7 +142,7 @@ class Checker:
         self.late_ns = int(late_seconds * 1e9)  # that an answer may come behind a deadline
         self.early_ns = 0  # and before it, where the client's clock is a coarse one
         self._started_ns = now_ns()
-        self._wall_offsets_ms = wall_offsets_ms  # all that the wall clock ever had from the monotonic one
+        self.wall_offsets_ms = wall_offsets_ms  # all that the wall clock ever had from the monotonic one
         self.violations: list[str] = []
         self.books: dict[int, Book] = {}
 
@@ -195,8 +195,11 @@ class Checker:
             record.begun = True
 
     def _was_the_time(self, wall_ms: int) -> bool:
+        early_ms = self.early_ns // 1_000_000
         earliest, latest = self._started_ns // 1_000_000, self.now_ns() // 1_000_000
-        return any(earliest <= wall_ms - offset <= latest for offset in self._wall_offsets_ms)
+        return any(
+            earliest - early_ms <= wall_ms - offset <= latest + early_ms for offset in self.wall_offsets_ms
+        )
 
     def stored(self, frame: Frame, number: int) -> None:
         for _, record in self.records_of(frame):

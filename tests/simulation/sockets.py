@@ -16,9 +16,10 @@ from pulsar_fast._core import SendHandle, Transport
 from pulsar_fast.asyncio import Client
 from pulsar_fast.client_core import ClientCore
 from pulsar_fast.dialer import dial
+from tests.brokers.frames import Frame
 from tests.simulation.application import Application
 from tests.simulation.checker import Checker
-from tests.simulation.cluster import Link, Told
+from tests.simulation.cluster import Link, Registered, Told
 from tests.simulation.coverage import Coverage
 from tests.simulation.life import HOSTS, Life
 from tests.simulation.script import Script, write
@@ -44,6 +45,7 @@ class SocketWire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._life.wires.add(self)
         cluster = self._life.cluster
         if cluster.is_up(self._host) and not cluster.is_dark(self._host):
             self._link = cluster.connected(self._host, self)
@@ -56,6 +58,7 @@ class SocketWire(asyncio.Protocol):
             self._life.guard(lambda: link.on_bytes(data))
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._life.wires.discard(self)
         if self._link is not None:
             self._link.on_closed()
 
@@ -104,13 +107,17 @@ class SocketLife(Life):
     application: type[Application] = Application
 
     def __init__(self, script: Script, coverage: Coverage) -> None:
-        offset = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
-        checker = Checker(time.monotonic_ns, set(range(offset - 50, offset + 50)), _LATE_SECONDS)
+        checker = Checker(time.monotonic_ns, {_wall_offset_ms()}, _LATE_SECONDS)
         checker.early_ns = 10_000_000
         loop = asyncio.get_running_loop()
         super().__init__(script, coverage, loop, checker, [], self.application)
         self.app.slack = _LATE_SECONDS
         self.app.is_alone = False
+        self.wires: set[SocketWire] = set()  # whose connections are not over
+
+    def on_frame(self, registered: Registered, frame: Frame) -> None:
+        self.checker.wall_offsets_ms.add(_wall_offset_ms())  # somebody may set the machine's clock
+        super().on_frame(registered, frame)
 
     async def run(self) -> None:
         """Raises `Broken` when a rule is broken."""
@@ -131,9 +138,12 @@ class SocketLife(Life):
         self.verdict()
 
     async def _close(self, server: asyncio.Server) -> None:
-        for link in self.cluster.open_links():
-            link.close(reset=True)
         server.close()
+        for wire in list(self.wires):
+            wire.end(reset=True)
+        ends = self.loop.time() + _LATE_SECONDS
+        while self.wires and self.loop.time() < ends:
+            await asyncio.sleep(0.005)
 
     async def _live(self, url: str) -> None:
         client = Client(url, **self.options())
@@ -151,6 +161,10 @@ class SocketLife(Life):
     def is_busy(self) -> Any:
         core = self.app.core
         return core is not None and (not core.is_released or core._producers)
+
+
+def _wall_offset_ms() -> int:
+    return (time.time_ns() - time.monotonic_ns()) // 1_000_000
 
 
 async def _dial_small(host: str, port: int, timeout: float) -> Transport:
