@@ -144,6 +144,77 @@ def encode(command: Any) -> bytes:
     return struct.pack(">II", 4 + len(body), len(body)) + body
 
 
+NOWHERE = 2**64 - 1
+"""Ledger and entry of what was not stored: -1 as it travels."""
+
+
+def connected(max_message_size: int | None = None) -> bytes:
+    command = BaseCommand(type=BaseCommand.CONNECTED)
+    command.connected.server_version = "of a test"
+    command.connected.protocol_version = 20
+    if max_message_size is not None:
+        command.connected.max_message_size = max_message_size
+    return encode(command)
+
+
+def pong() -> bytes:
+    return encode(BaseCommand(type=BaseCommand.PONG, pong={}))
+
+
+def no_partitions(frame: Frame) -> bytes:
+    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    command.partitionMetadataResponse.request_id = frame.request_id
+    command.partitionMetadataResponse.partitions = 0
+    command.partitionMetadataResponse.response = 0
+    return encode(command)
+
+
+def registered(frame: Frame, name: str, last_id: int = -1, schema_version: bytes = b"") -> bytes:
+    """`ProducerSuccess`."""
+    command = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+    success = command.producer_success
+    success.request_id = frame.request_id
+    success.producer_name = name
+    success.last_sequence_id = last_id
+    success.schema_version = schema_version
+    return encode(command)
+
+
+def success(frame: Frame) -> bytes:
+    command = BaseCommand(type=BaseCommand.SUCCESS)
+    command.success.request_id = frame.request_id
+    return encode(command)
+
+
+def close_producer(producer_id: int, assigned: str | None = None) -> bytes:
+    """The broker's own, with or without the URL of the new owner."""
+    command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+    command.close_producer.producer_id = producer_id
+    command.close_producer.request_id = 0
+    if assigned is not None:
+        command.close_producer.assignedBrokerServiceUrl = assigned
+    return encode(command)
+
+
+def receipt(frame: Frame, ledger: int, entry: int) -> bytes:
+    """Of a frame that is stored there, or `NOWHERE`."""
+    highest = frame.highest_id if frame.command.send.HasField("highest_sequence_id") else None
+    return receipt_for(frame.producer_id, frame.lowest_id, ledger, entry, highest)
+
+
+def receipt_for(
+    producer_id: int, sequence_id: int, ledger: int, entry: int, highest_id: int | None = None
+) -> bytes:
+    """For an id, sent or not."""
+    command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
+    answer = command.send_receipt
+    answer.producer_id, answer.sequence_id = producer_id, sequence_id
+    answer.message_id.ledgerId, answer.message_id.entryId = ledger, entry
+    if highest_id is not None:
+        answer.highest_sequence_id = highest_id
+    return encode(command)
+
+
 def error_answer(frame: Frame, code: int, text: str) -> bytes:
     """The refusal of a request, in the form that its answer has."""
     if frame.kind == BaseCommand.SEND:

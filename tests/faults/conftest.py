@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pulsar_fast import Client, Producer
-from tests.faults import live_counters
+from tests import live_counters
 from tests.faults.scripted_broker import ScriptedBroker
 
 QUICK: dict[str, Any] = {

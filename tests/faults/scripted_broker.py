@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse
-from tests.brokers.frames import Frame, Inbox, encode, error_answer, lookup_answer, refusal
-from tests.faults import live_counters
+from tests import live_counters
+from tests.brokers import frames
+from tests.brokers.frames import Frame, Inbox, error_answer, lookup_answer, refusal
 
 LEDGER = 7
 
@@ -202,12 +203,7 @@ class ScriptedBroker:
         body = frame.command.producer if frame.kind == BaseCommand.PRODUCER else frame.command.send
         if frame.link.producers.pop(body.producer_id, None):
             frame.link.dropped.add(body.producer_id)
-        command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
-        command.close_producer.producer_id = body.producer_id
-        command.close_producer.request_id = 0
-        if assigned:
-            command.close_producer.assignedBrokerServiceUrl = assigned
-        return encode(command)
+        return frames.close_producer(body.producer_id, assigned or None)
 
     def send_error(self, code: int, at: Frame, text: str = "as scripted") -> None:
         at.link.send(refusal(at, code, text))
@@ -291,26 +287,18 @@ class ScriptedBroker:
     def usual_answer(self, frame: Frame) -> None:
         """As a good broker would."""
         usual: dict[int, Callable[[Frame], bytes]] = {
-            BaseCommand.CONNECT: self._connected,
+            BaseCommand.CONNECT: lambda frame: frames.connected(self.max_message_size),
             BaseCommand.LOOKUP: lambda frame: lookup_answer(frame, self.url),
-            BaseCommand.PARTITIONED_METADATA: _no_partitions,
+            BaseCommand.PARTITIONED_METADATA: frames.no_partitions,
             BaseCommand.PRODUCER: self.registered,
             BaseCommand.CLOSE_PRODUCER: self._closed,
-            BaseCommand.PING: lambda frame: encode(BaseCommand(type=BaseCommand.PONG, pong={})),
+            BaseCommand.PING: lambda frame: frames.pong(),
             BaseCommand.SEND: self.receipt,
         }
         if frame.kind == BaseCommand.SEND and self._held is not None:
             self._held.append(frame)
         elif frame.kind in usual:
             frame.link.send(usual[frame.kind](frame))
-
-    def _connected(self, _frame: Frame) -> bytes:
-        command = BaseCommand(type=BaseCommand.CONNECTED)
-        command.connected.server_version = "scripted"
-        command.connected.protocol_version = 20
-        if self.max_message_size is not None:
-            command.connected.max_message_size = self.max_message_size
-        return encode(command)
 
     def registered(self, frame: Frame) -> bytes:
         """`ProducerSuccess`; from here on the producer may send."""
@@ -322,34 +310,18 @@ class ScriptedBroker:
         frame.link.last_ids[asked.producer_id] = -1
         self._registrations += 1
         frame.link.registrations[asked.producer_id] = self._registrations
-        command = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
-        command.producer_success.request_id = asked.request_id
-        command.producer_success.producer_name = name
-        command.producer_success.last_sequence_id = self.last_sequence_id
-        command.producer_success.schema_version = self.schema_version
-        return encode(command)
+        return frames.registered(frame, name, self.last_sequence_id, self.schema_version)
 
     def _closed(self, frame: Frame) -> bytes:
         frame.link.producers.pop(frame.command.close_producer.producer_id, None)
-        command = BaseCommand(type=BaseCommand.SUCCESS)
-        command.success.request_id = frame.request_id
-        return encode(command)
+        return frames.success(frame)
 
     def receipt(self, frame: Frame, *, duplicate: bool = False) -> bytes:
         """Of the next entry of the ledger."""
-        sent = frame.command.send
-        command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
-        command.send_receipt.producer_id = sent.producer_id
-        command.send_receipt.sequence_id = sent.sequence_id
-        if sent.HasField("highest_sequence_id"):
-            command.send_receipt.highest_sequence_id = sent.highest_sequence_id
-        position = command.send_receipt.message_id
         if duplicate:
-            position.ledgerId = position.entryId = 2**64 - 1
-        else:
-            position.ledgerId, position.entryId = LEDGER, self._entries
-            self._entries += 1
-        return encode(command)
+            return frames.receipt(frame, frames.NOWHERE, frames.NOWHERE)
+        self._entries += 1
+        return frames.receipt(frame, LEDGER, self._entries - 1)
 
     # --- its thread
 
@@ -413,7 +385,8 @@ class ScriptedBroker:
             for frame in link.inbox.frames(link):
                 self.frames.append(frame)
                 self._check(frame)
-                self.violations += live_counters.broken_rules()
+                for core in list(live_counters.watched):
+                    self.violations += live_counters.broken_rules(core)
                 self._answer(frame)
                 if not link.is_open:
                     return
@@ -468,11 +441,3 @@ class ScriptedBroker:
 
 def _is_dropped(frame: Frame) -> bool:
     return frame.kind == BaseCommand.SEND and frame.command.send.producer_id in frame.link.dropped
-
-
-def _no_partitions(frame: Frame) -> bytes:
-    command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
-    command.partitionMetadataResponse.request_id = frame.request_id
-    command.partitionMetadataResponse.partitions = 0
-    command.partitionMetadataResponse.response = 0
-    return encode(command)

@@ -6,27 +6,21 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from hashlib import blake2b
 from types import TracebackType
 from typing import Any
 
 from pulsar_fast import PulsarException, Result
 from pulsar_fast.wire.messages import BaseCommand
+from tests import payloads
 from tests.faults.scripted_broker import ScriptedBroker
 
-_DIGEST = 8
 
-
-def describing(thread: int, number: int, size: int) -> bytes:
-    """Who sent it, which it is, and a hash of all that."""
-    text = b"%d %d " % (thread, number)
-    text += text * (size // len(text))
-    return text + blake2b(text, digest_size=_DIGEST).digest()
-
-
-def is_whole(payload: bytes) -> bool:
-    text, digest = payload[:-_DIGEST], payload[-_DIGEST:]
-    return blake2b(text, digest_size=_DIGEST).digest() == digest
+def _is_whole(payload: bytes) -> bool:
+    try:
+        payloads.read(payload)
+    except AssertionError:
+        return False
+    return True
 
 
 class Check:
@@ -40,7 +34,7 @@ class Check:
         for frame in self._broker.take_frames():
             self.registered += frame.kind == BaseCommand.PRODUCER
             self._payloads += len(frame.messages)
-            self._wrong += sum(not is_whole(message.payload) for message in frame.messages)
+            self._wrong += sum(not _is_whole(message.payload) for message in frame.messages)
 
     def counts(self) -> dict[str, int]:
         return {
@@ -69,7 +63,7 @@ class Traffic:
         while not self._stopped:
             number = len(answers)
             answers.append(0)
-            payload = describing(thread, number, chance.randint(*self._sizes))
+            payload = payloads.make(thread, number, chance.randint(*self._sizes))
             try:
                 self._producer.send_async(payload, self._callback(answers, number))
             except PulsarException:

@@ -15,7 +15,8 @@ from pulsar_fast.exceptions import PulsarException
 from pulsar_fast.producer_base import BaseProducer
 from pulsar_fast.result import Result
 from pulsar_fast.topic_producer import State, TopicProducer
-from tests.simulation.checker import Book, Checker, Record, make_payload
+from tests import payloads
+from tests.simulation.checker import Book, Checker, Record
 from tests.simulation.cluster import Topic
 from tests.simulation.coverage import Coverage
 
@@ -182,7 +183,7 @@ class Application:
                 record = hand.book.next(dated=not (hand.blocks and hand.feeds))
                 records.append(record)
                 hand.producer.send_async(
-                    make_payload(hand.book.key, record.counter, size),
+                    payloads.make(hand.book.key, record.counter, size),
                     self._callback(hand, record),
                     partition_key=key,
                     deliver_at=1 if alone else None,
@@ -215,7 +216,7 @@ class Application:
         hand.waiting = True  # for the turn of its task, once the permit is back
         try:
             message_id = await self.call(
-                hand.producer.send, make_payload(hand.book.key, record.counter, size)
+                hand.producer.send, payloads.make(hand.book.key, record.counter, size)
             )
         except PulsarException as error:
             callback(error.result, MessageId())
@@ -247,9 +248,9 @@ class Application:
         hand.waiting = hand.feeds = True  # it waits for room, whatever the option says
         with hand.turn:
             records = [hand.book.next(dated=False) for _ in range(count)]
-            payloads = [make_payload(hand.book.key, record.counter, size) for record in records]
+            contents = [payloads.make(hand.book.key, record.counter, size) for record in records]
             try:
-                return records, hand.producer.send_many(payloads)
+                return records, hand.producer.send_many(contents)
             except PulsarException as error:
                 for record in records:
                     self._callback(hand, record)(error.result, MessageId())

@@ -1,29 +1,12 @@
 """What must always hold, checked from the bytes on the wire, from callbacks and from live counters."""
 
-import struct
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable
 
 from pulsar_fast.result import Result
+from tests import payloads
 from tests.brokers.frames import Frame
-
-_HEAD = struct.Struct(">II")
-
-
-def make_payload(key: int, counter: int, size: int) -> bytes:
-    """A message that says whose it is and which one, and shows if a byte of it was changed."""
-    body = _HEAD.pack(key, counter) + bytes([(key * 31 + counter) % 251]) * size
-    return body + zlib.crc32(body).to_bytes(4, "big")
-
-
-def read_payload(payload: bytes) -> tuple[int, int]:
-    """Whose it is, and which one. Raises `AssertionError` if it is not what was made."""
-    assert len(payload) >= 12, f"a payload of {len(payload)} bytes that nobody made"
-    assert zlib.crc32(payload[:-4]) == int.from_bytes(payload[-4:], "big"), "a payload was changed"
-    key, counter = _HEAD.unpack_from(payload)
-    return key, counter
 
 
 class Record:
@@ -158,7 +141,7 @@ class Checker:
         """Whose messages a frame holds."""
         found = []
         for message in frame.messages:
-            key, counter = read_payload(message.payload)
+            key, counter = payloads.read(message.payload)
             book = self.books[key]
             assert counter < len(book.records), f"message {key}/{counter} was never sent"
             found.append((book, book.records[counter]))

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse, ServerError
-from tests.brokers.frames import Frame, Inbox, encode, error_answer, lookup_answer, refusal
+from tests.brokers import frames
+from tests.brokers.frames import NOWHERE, Frame, Inbox
 
-NOWHERE = 2**64 - 1
-"""Ledger and entry of what was not stored: -1 as it travels."""
 ABOVE = 1_000_000
 """How far an id is above all that were sent."""
 
@@ -206,7 +205,9 @@ class Cluster:
             usual = Cluster._confirm
         if answer.kind == "error":
             link.send(
-                error_answer(frame, answer.code, "as scripted"), f"error {answer.code}", about=producer_id
+                frames.error_answer(frame, answer.code, "as scripted"),
+                f"error {answer.code}",
+                about=producer_id,
             )
         elif answer.kind == "late":
             timer = self._loop.call_later(answer.ms / 1000, self._answer_late, link, frame, usual)
@@ -226,26 +227,18 @@ class Cluster:
             usual(self, link, frame)
 
     def _on_connect(self, link: Link, frame: Frame) -> None:
-        command = BaseCommand(type=BaseCommand.CONNECTED)
-        command.connected.server_version = "simulated"
-        command.connected.protocol_version = 20
-        command.connected.max_message_size = self.limits[link.host]
-        link.send(encode(command))
+        link.send(frames.connected(self.limits[link.host]))
 
     def _on_ping(self, link: Link, frame: Frame) -> None:
-        link.send(encode(BaseCommand(type=BaseCommand.PONG, pong={})))
+        link.send(frames.pong())
 
     def _on_partitions(self, link: Link, frame: Frame) -> None:
-        command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
-        command.partitionMetadataResponse.request_id = frame.request_id
-        command.partitionMetadataResponse.partitions = 0
-        command.partitionMetadataResponse.response = 0
-        link.send(encode(command))
+        link.send(frames.no_partitions(frame))
 
     def _on_lookup(self, link: Link, frame: Frame) -> None:
         topic = self.topics[frame.command.lookupTopic.topic]
         kind = CommandLookupTopicResponse.Connect
-        link.send(lookup_answer(frame, self.urls[topic.owner], kind))
+        link.send(frames.lookup_answer(frame, self.urls[topic.owner], kind))
 
     def _on_producer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.producer
@@ -261,7 +254,9 @@ class Cluster:
         ):
             refused = ServerError.ServiceNotReady
         if refused:
-            link.send(error_answer(frame, refused, "as it is"), f"error {refused}", about=asked.producer_id)
+            link.send(
+                frames.error_answer(frame, refused, "as it is"), f"error {refused}", about=asked.producer_id
+            )
             return
         known = link.producers.get(asked.producer_id)
         if known is not None and known.last_id >= 0:
@@ -274,12 +269,8 @@ class Cluster:
         registered = Registered(link, asked.producer_id, name, topic)
         link.producers[asked.producer_id] = registered
         link.closed_here.discard(asked.producer_id)
-        command = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
-        success = command.producer_success
-        success.request_id = asked.request_id
-        success.producer_name = name
-        success.last_sequence_id = topic.persisted.get(name, -1) if topic.deduplicates else -1
-        link.send(encode(command), "registered", about=asked.producer_id)
+        last_id = topic.persisted.get(name, -1) if topic.deduplicates else -1
+        link.send(frames.registered(frame, name, last_id), "registered", about=asked.producer_id)
 
     def _on_close_producer(self, link: Link, frame: Frame) -> None:
         registered = self._deregister(link, frame.producer_id)
@@ -289,9 +280,7 @@ class Cluster:
             self._confirm(link, frame)
 
     def _confirm(self, link: Link, frame: Frame) -> None:
-        command = BaseCommand(type=BaseCommand.SUCCESS)
-        command.success.request_id = frame.request_id
-        link.send(encode(command))
+        link.send(frames.success(frame))
 
     def _deregister(self, link: Link, producer_id: int) -> Registered | None:
         if (registering := link.registering.pop(producer_id, None)) is not None:
@@ -341,7 +330,7 @@ class Cluster:
 
     def _refuse(self, registered: Registered, frame: Frame, code: int) -> None:
         events = [f"error {code}"] + ["refusal in the middle"] * (registered.in_flight > 0)
-        registered.link.send(refusal(frame, code), *events, about=registered.producer_id)
+        registered.link.send(frames.refusal(frame, code), *events, about=registered.producer_id)
 
     def _is_duplicate(self, registered: Registered, frame: Frame) -> bool:
         """As the broker's deduplication judges: stored already, perhaps stored already, or new."""
@@ -352,7 +341,7 @@ class Cluster:
             topic.pushed[registered.name] = highest
             return False
         if lowest <= topic.persisted.get(registered.name, -1):
-            registered.link.send(receipt(frame, NOWHERE, NOWHERE), "ack", about=registered.producer_id)
+            registered.link.send(frames.receipt(frame, NOWHERE, NOWHERE), "ack", about=registered.producer_id)
         else:
             registered.refuses = ServerError.PersistenceError
             self._refuse(registered, frame, ServerError.PersistenceError)
@@ -394,21 +383,21 @@ class Cluster:
             registered.skipped = True
             return
         if fault == "foreign":
-            link.send(receipt(frame, 1, number, producer_id=producer_id + 1000))
+            link.send(frames.receipt_for(producer_id + 1000, frame.lowest_id, 1, number))
         elif fault == "above":
             link.send(
-                receipt(frame, 1, number, sequence_id=frame.highest_id + ABOVE),
+                frames.receipt_for(producer_id, frame.highest_id + ABOVE, 1, number),
                 "skipped ack",
                 about=producer_id,
             )
         elif fault == "below" and frame.lowest_id and registered.topic.persistent and not registered.skipped:
             link.send(
-                receipt(frame, 1, number, sequence_id=frame.lowest_id - 1), "late ack", about=producer_id
+                frames.receipt_for(producer_id, frame.lowest_id - 1, 1, number), "late ack", about=producer_id
             )
         event = "skipped ack" if registered.skipped else "ack"
         registered.noticeable = registered.skipped
         for _ in range(2 if fault == "repeat" else 1):
-            link.send(receipt(frame, 1, number), event, about=producer_id)
+            link.send(frames.receipt(frame, 1, number), event, about=producer_id)
 
     # --- what happens to them
 
@@ -433,13 +422,8 @@ class Cluster:
     def say_closed(self, link: Link, producer_id: int, assigned: str | None) -> None:
         if (registering := link.registering.pop(producer_id, None)) is not None:
             registering.cancel()
-        command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
-        command.close_producer.producer_id = producer_id
-        command.close_producer.request_id = 0
-        if assigned is not None:
-            command.close_producer.assignedBrokerServiceUrl = assigned
         event = "closed by the broker" if assigned is None else "closed, owner named"
-        link.send(encode(command), event, about=producer_id)
+        link.send(frames.close_producer(producer_id, assigned), event, about=producer_id)
 
     def unload(self, topic: Topic, *, kept: int, owner: int, named: str | None, away_ms: float) -> None:
         """A topic leaves its owner: of what is in flight the first `kept` frames are stored, nobody hears of it."""
@@ -483,20 +467,3 @@ class Cluster:
             link.wire.room = 1 << 20
             link.wire.piece_size = None
             link.wire.stall(False)
-
-
-def receipt(
-    frame: Frame, ledger: int, entry: int, *, producer_id: int | None = None, sequence_id: int | None = None
-) -> bytes:
-    """Of a frame, or with other ids than it has."""
-    producer_id = frame.producer_id if producer_id is None else producer_id
-    return receipt_for(producer_id, frame.lowest_id if sequence_id is None else sequence_id, ledger, entry)
-
-
-def receipt_for(producer_id: int, sequence_id: int, ledger: int, entry: int) -> bytes:
-    """For an id, sent or not."""
-    command = BaseCommand(type=BaseCommand.SEND_RECEIPT)
-    answer = command.send_receipt
-    answer.producer_id, answer.sequence_id = producer_id, sequence_id
-    answer.message_id.ledgerId, answer.message_id.entryId = ledger, entry
-    return encode(command)

@@ -13,6 +13,7 @@ from pulsar_fast.client_core import ClientCore
 from pulsar_fast.result import Result
 from pulsar_fast.topic_producer import State
 from pulsar_fast.wire.messages import BaseCommand
+from tests import live_counters
 from tests.brokers.frames import Frame, read_frame
 from tests.simulation.application import Application, Hand
 from tests.simulation.checker import Checker, Record
@@ -143,25 +144,13 @@ class Life:
             return not hand.book.unanswered
         return hand.state is not State.RECONNECTING
 
-    def _accounts(self) -> dict[str, int]:
-        core = self.app.core
-        assert core is not None
-        return {
-            "bytes": core.budget.used,
-            "batches": core.buffers.live_batches,
-            "held by pending queues": core.buffers.pending_holds,
-            "held by writes": core.buffers.write_holds,
-            "memory": core.buffers.live_bytes,
-            "permits": sum(hand.core.accumulator.pending_messages for hand in self.app.hands if hand.core),
-        }
-
     async def _settle(self) -> None:
         """What is on its way arrives; then nothing of the client is left."""
         ends = self.loop.time() + 2
-        while self.loop.time() < ends and (any(self._accounts().values()) or self.is_busy()):
+        while self.loop.time() < ends and (self._left_over() or self.is_busy()):
             await asyncio.sleep(0.05)
-        if any(self._accounts().values()):
-            self.checker.fail(f"something is left: {self._accounts()}")
+        if self._left_over():
+            self.checker.fail(f"something is left: {self._left_over()}")
         if self.is_busy():
             self.checker.fail(f"tasks are left: {self.is_busy()}")
         for hand in self.app.hands:
@@ -177,23 +166,16 @@ class Life:
         """What still runs of the client."""
         raise NotImplementedError
 
+    def _left_over(self) -> dict[str, int]:
+        assert self.app.core is not None
+        return live_counters.left_over(self.app.core)
+
     def check(self) -> None:
         """After each act, and between callbacks."""
-        core = self.app.core
-        assert core is not None
-        budget, pool = core.budget, core.buffers
-        if budget.limit and budget.used > budget.limit:
-            self.checker.fail(f"{budget.used} bytes of {budget.limit}")
+        assert self.app.core is not None
+        self.checker.violations += live_counters.broken_rules(self.app.core)
         for hand in self.app.hands:
             hand.book.check_deadlines()
-            if self.app.hand_of(hand.producer_id) is not None and hand.core is not None:
-                self.check_permits(hand, hand.core.accumulator.pending_messages)
-        if pool.write_holds < 0 or pool.pending_holds < 0:
-            self.checker.fail(f"{pool.write_holds} and {pool.pending_holds} holders of buffers")
-
-    def check_permits(self, hand: Hand, pending: int) -> None:
-        if pending < 0 or (hand.max_pending and pending > hand.max_pending):
-            self.checker.fail(f"{pending} pending messages of {hand.max_pending}")
 
     def guard(self, work: Callable[[], None]) -> None:
         """Whatever a broker finds wrong is a broken rule."""
@@ -247,7 +229,6 @@ class SimulatedLife(Life):
         self._network = Network(loop, script.settings["latency_ms"] / 1000)
         self._network.accept = self._accept
         self._network.is_dark = lambda host: self.cluster.is_dark(HOSTS.index(host))
-        self._wires: dict[Link, SimulatedTransport] = {}
         self._begun: dict[Link, deque[Frame]] = {}
         self._registered: dict[Link, set[int]] = {}
         self._dials: deque[float] = deque()
@@ -292,16 +273,13 @@ class SimulatedLife(Life):
         super().check()
         core = self.app.core
         assert core is not None
-        pool = core.buffers
-        if (pool.write_holds or pool.pending_holds) and not core.budget.used:
+        if (core.buffers.write_holds or core.buffers.pending_holds) and not core.budget.used:
             self.checker.fail("frames are held, and no bytes are counted")
-        if pool.write_holds > len(self._wires):
-            self.checker.fail(
-                f"{pool.write_holds} frames are held by writes of {len(self._wires)} connections"
-            )
+        for hand in self.app.hands:
+            if self.app.hand_of(hand.producer_id) is not None and hand.core is not None:
+                self._check_permits(hand, hand.core.accumulator.pending_messages)
 
-    def check_permits(self, hand: Hand, pending: int) -> None:
-        super().check_permits(hand, pending)
+    def _check_permits(self, hand: Hand, pending: int) -> None:
         unanswered = hand.book.unanswered
         if pending != unanswered and not (hand.waiting and pending <= unanswered):
             self.checker.fail(f"{pending} permits for {unanswered} messages without an answer")
@@ -323,19 +301,14 @@ class SimulatedLife(Life):
         if not self.cluster.is_up(number):
             return False
         link = self.cluster.connected(number, transport)
-        self._wires[link] = transport
         self._begun[link] = deque()
         self._registered[link] = set()
         transport.on_bytes = lambda data: self.guard(lambda: link.on_bytes(data))
-        transport.on_closed = lambda: self._forget(link)
+        transport.on_closed = link.on_closed
         transport.on_delivered = self.on_told
         transport.on_begun = lambda raw: self.guard(lambda: self._on_begun(link, raw))
         transport.on_refused = lambda raws: self.guard(lambda: self._on_refused(link, raws))
         return True
-
-    def _forget(self, link: Link) -> None:
-        link.on_closed()
-        self._wires.pop(link, None)
 
     def _on_begun(self, link: Link, raw: bytes) -> None:
         frame = read_frame(link, raw)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from pulsar_fast.topic_producer import State
 from pulsar_fast.wire.messages import BaseCommand
-from tests.brokers.frames import encode, refusal_of
+from tests.brokers.frames import encode, receipt_for, refusal_of
 from tests.simulation.application import Application, Hand
-from tests.simulation.cluster import ABOVE, Answer, Cluster, Link, receipt_for
+from tests.simulation.cluster import ABOVE, Answer, Cluster, Link
 
 
 class Surroundings:

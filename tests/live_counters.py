@@ -8,20 +8,19 @@ watched: "weakref.WeakSet[ClientCore]" = weakref.WeakSet()
 """Clients of the running test: a scripted broker looks at them with every frame that it gets."""
 
 
-def broken_rules() -> list[str]:
-    """Of the clients that are watched, now. Any thread."""
+def broken_rules(core: ClientCore) -> list[str]:
+    """Now, whatever the client is doing. Any thread."""
     broken = []
-    for core in list(watched):
-        budget, pool = core.budget, core.buffers
-        if not 0 <= budget.used <= (budget.limit or 1 << 62):
-            broken.append(f"{budget.used} bytes of {budget.limit}")
-        connections = len(core.pool._open)
-        if not 0 <= pool.write_holds <= max(connections, len(core.pool._open)):
-            broken.append(f"{pool.write_holds} frames are held by writes of {connections} connections")
-        for producer in list(core._producers):
-            pending, most = producer.accumulator.pending_messages, producer._options.max_pending_messages
-            if not 0 <= pending <= (most or 1 << 62):
-                broken.append(f"{pending} pending messages of {most}")
+    budget, pool = core.budget, core.buffers
+    if not 0 <= budget.used <= (budget.limit or 1 << 62):
+        broken.append(f"{budget.used} bytes of {budget.limit}")
+    connections = len(core.pool._open)
+    if not 0 <= pool.write_holds <= max(connections, len(core.pool._open)):
+        broken.append(f"{pool.write_holds} frames are held by writes of {connections} connections")
+    for producer in list(core._producers):
+        pending, most = producer.accumulator.pending_messages, producer._options.max_pending_messages
+        if not 0 <= pending <= (most or 1 << 62):
+            broken.append(f"{pending} pending messages of {most}")
     return broken
 
 
@@ -33,6 +32,7 @@ def left_over(core: ClientCore) -> dict[str, int]:
         "frames held by pending queues": core.buffers.pending_holds,
         "frames held by writes": core.buffers.write_holds,
         "memory of batches": core.buffers.live_bytes,
+        "permits": sum(producer.accumulator.pending_messages for producer in core._producers),
         "producers": len(core._producers),
         "connections": len(core.pool._open),
     }
