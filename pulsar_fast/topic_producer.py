@@ -556,18 +556,12 @@ class TopicProducer:
 
     def shut_down(self) -> None:
         """End at once: everything pending fails, the broker is told without waiting for its answer."""
-        refusal = AlreadyClosed("the client was shut down")
-        registration = self._registration
-        if registration is not None and not registration.stopped and self.state is not State.CLOSED:
-            registration.stop()
-            self._send_close(self._connection_of(registration))
-        self._end(State.CLOSED, refusal)
+        self._end(State.CLOSED, AlreadyClosed("the client was shut down"))
 
     def _stop_connecting(self) -> None:
-        if (
-            self._attempt is not None
-        ):  # an answer that comes before the task hears of it changes nothing any more
-            self._attempt.fail(AlreadyClosed("the producer has ended"))
+        if self._attempt is not None:
+            # Here, too: an answer that comes before the task hears of it changes nothing any more.
+            self._attempt.ended.cancel()
         if self._connecting is not None and self._connecting is not asyncio.current_task():
             self._connecting.cancel()
 
@@ -581,15 +575,25 @@ class TopicProducer:
             self.accumulator.refuse_with(error)
             self._logger.error("%s: the producer has failed: %s", self.topic.full, error)
         self._stop_connecting()
-        if self._registration is not None:
-            self._connection_of(self._registration).producers.pop(self._producer_id, None)
-        self._detach()
+        self._leave_behind()
         self._queue.fail_all(error)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if state is State.CLOSED:
             self._client.forget(self)
+
+    def _leave_behind(self) -> None:
+        """The broker is told without waiting for its answer: it must not keep a producer that nobody uses."""
+        registration = self._registration
+        if registration is None:
+            return
+        connection = self._connection_of(registration)
+        connection.producers.pop(self._producer_id, None)
+        was_live = not registration.stopped
+        self._detach()
+        if was_live:
+            self._send_close(connection)
 
     # --- what the application asks
 

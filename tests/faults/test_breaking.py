@@ -1,0 +1,84 @@
+"""Windows between two events that are hard to hit, and what must not be left behind in them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from pulsar_fast.asyncio import Client
+from pulsar_fast.wire.messages import BaseCommand
+from tests.brokers.frames import refusal
+from tests.faults.conftest import QUICK
+from tests.faults.outcomes import Outcomes
+from tests.faults.scripted_broker import ScriptedBroker
+
+MakeProducer = Callable[..., Any]
+PRODUCER, CLOSE = BaseCommand.PRODUCER, BaseCommand.CLOSE_PRODUCER
+TERMINATED = 15
+
+
+def run(broker: ScriptedBroker, scene: Callable[[Client], Awaitable[None]], **options: Any) -> None:
+    async def whole() -> None:
+        async with Client(broker.url, **{**QUICK, **options}) as client:
+            await scene(client)
+
+    asyncio.run(whole())
+
+
+def names(broker: ScriptedBroker) -> list[set[int]]:
+    """The producers that the broker knows, by connection."""
+    return [set(link.producers) for link in broker.links]
+
+
+def test_closing_while_it_registers_anew_leaves_no_producer_behind(
+    broker: ScriptedBroker, make_producer: MakeProducer
+) -> None:
+    """The broker may still create it, on a connection that others go on to use."""
+    producer, other = make_producer("t"), make_producer("other")
+    (registered, _) = broker.got(PRODUCER)
+    broker.on_producer().say_nothing(times=1)
+    broker.close_producer(registered)
+    broker.wait_for(lambda b: len(b.got(PRODUCER)) == 3)
+    producer.close()
+    broker.wait_for(lambda b: len(b.got(CLOSE)) == 1)
+    other.send(b"on the same connection")
+    assert len(broker.links) == 1
+
+
+@pytest.mark.parametrize("after_turns", range(8))
+def test_a_creation_cancelled_right_behind_its_answer_leaves_no_producer_behind(
+    broker: ScriptedBroker, after_turns: int
+) -> None:
+    """It is registered, and its caller will never have it in its hands."""
+
+    async def scene(client: Client) -> None:
+        other = await client.create_producer("other")
+        creation = asyncio.ensure_future(client.create_producer("t"))
+        core = client._here()
+        while not all(producer.is_connected for producer in core._producers) or len(core._producers) < 2:
+            await asyncio.sleep(0)
+        for _ in range(after_turns):
+            await asyncio.sleep(0)
+        creation.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await creation).close()
+        await asyncio.to_thread(broker.wait_for, lambda b: names(b) == [{1}])
+        await other.send(b"on the same connection")
+        await other.close()
+
+    run(broker, scene)
+
+
+def test_a_producer_that_has_failed_is_not_left_behind(
+    broker: ScriptedBroker, make_producer: MakeProducer
+) -> None:
+    """As long as the broker knows a producer, nobody deletes the topic."""
+    producer, other = make_producer("t"), make_producer("other")
+    outcomes = Outcomes()
+    broker.on_send().answer_bytes(lambda frame: refusal(frame, TERMINATED, "as scripted"), times=1)
+    producer.send_async(b"refused", outcomes.of("refused"))
+    outcomes.wait_for(1)
+    broker.wait_for(lambda b: names(b) == [{2}])
+    other.send(b"on the same connection")
