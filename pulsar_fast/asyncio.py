@@ -169,7 +169,7 @@ class Producer(BaseProducer):
         def go_on() -> None:
             try:
                 self._feed(feed, handle, feed.run(waiter), in_front=True)
-            except Exception as error:
+            except BaseException as error:  # of the input, Ctrl-C too: whoever awaits the handle gets it
                 handle._refuse(error)
                 handle._end_input()
 

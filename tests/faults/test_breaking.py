@@ -1,7 +1,7 @@
 """Windows between two events that are hard to hit, and what must not be left behind in them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -82,3 +82,30 @@ def test_a_producer_that_has_failed_is_not_left_behind(
     outcomes.wait_for(1)
     broker.wait_for(lambda b: names(b) == [{2}])
     other.send(b"on the same connection")
+
+
+class _NoException(BaseException):
+    """As Ctrl-C is none."""
+
+
+def test_whatever_an_input_raises_ends_its_handle(broker: ScriptedBroker) -> None:
+    """In the elements that had to wait for room, which are taken behind other answers."""
+
+    def elements() -> Iterator[bytes]:
+        yield b"1"
+        yield b"2"
+        raise _NoException
+
+    async def scene(client: Client) -> None:
+        producer = await client.create_producer("t", max_pending_messages=1)
+        handle = producer.send_many(elements())
+        with pytest.raises(_NoException):
+            await asyncio.wait_for(asyncio.ensure_future(_of(handle)), 5)
+        assert [index for index, _ in handle.message_ids()] == [0, 1]
+        await producer.close()
+
+    run(broker, scene)
+
+
+async def _of(sent: Any) -> Any:
+    return await sent
