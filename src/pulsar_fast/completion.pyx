@@ -280,6 +280,8 @@ cdef class SendHandle:
     def _end_input(self):
         """No more elements will come; called by the sending thread."""
         self.input_ended = True
+        if self.waiters:
+            self.hurry()  # somebody waits for the last elements now: they need not wait for the batch delay
         self.finish_if_ended()
 
     def is_done(self):

@@ -109,3 +109,16 @@ def test_whatever_an_input_raises_ends_its_handle(broker: ScriptedBroker) -> Non
 
 async def _of(sent: Any) -> Any:
     return await sent
+
+
+def test_the_last_elements_of_an_awaited_input_do_not_wait_for_the_batch_delay(
+    broker: ScriptedBroker,
+) -> None:
+    async def scene(client: Client) -> None:
+        producer = await client.create_producer(
+            "t", max_pending_messages=1, send_timeout_millis=0, batching_max_publish_delay_ms=60_000
+        )
+        assert await asyncio.wait_for(_of(producer.send_many([b"1", b"2"])), 5) == 2
+        await producer.close()
+
+    run(broker, scene)
