@@ -92,16 +92,15 @@ class TopicProducer:
         )
         if options.initial_sequence_id is not None:
             self.accumulator.start_after(options.initial_sequence_id)
+        self._delay_ns = options.batching_max_publish_delay_ms * 1_000_000
+        self._timeout_ns = options.send_timeout_millis * 1_000_000
         self._queue = PendingQueue(
             self.accumulator,
             result_ok=Result.Ok,
             observer=self,
             partition=topic.partition,
-            timeout_ns=options.send_timeout_millis * 1_000_000,
+            timeout_ns=self._timeout_ns,
         )
-        self._delay_ns = options.batching_max_publish_delay_ms * 1_000_000
-        if options.send_timeout_millis:  # a batch must leave well before its messages expire
-            self._delay_ns = min(self._delay_ns, options.send_timeout_millis * 500_000)
         self._timer: asyncio.TimerHandle | None = None
         self._registration: Registration | None = None
         self._attempt: _Attempt | None = None
@@ -132,7 +131,7 @@ class TopicProducer:
         if self.state is State.CLOSED:
             return
         self.accumulator.timer_armed = False
-        left = self.accumulator.seal_if_due(self._delay_ns)
+        left = self.accumulator.seal_if_due(self._delay_ns, self._timeout_ns)
         self._queue.absorb()
         self._write()
         now = self._client.clock.now_ns()

@@ -480,12 +480,17 @@ cdef class Accumulator:
 
     # --- the loop's side
 
-    def seal_if_due(self, int64_t delay_ns):
-        """Seal the open batch when it is older than `delay_ns`; ns until it will be, or -1 when none is open."""
+    def seal_if_due(self, int64_t delay_ns, int64_t timeout_ns):
+        """Seal the open batch when it is older than `delay_ns`; ns until it will be, or -1 when none is open.
+
+        It must leave well before its messages expire (0: never), and what has waited for room is older than it.
+        """
         cdef int64_t left = -1
         with cython.critical_section(self):
             if self.open_batch is not NULL:
                 left = self.open_batch.opened + delay_ns - self.clock.precise()
+                if timeout_ns:
+                    left = min(left, self.open_batch.runs[0].accepted + timeout_ns // 2 - self.clock.now())
                 if left <= 0:
                     self.seal_open()
                     left = -1

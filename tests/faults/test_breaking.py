@@ -1,12 +1,14 @@
 """Windows between two events that are hard to hit, and what must not be left behind in them."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from pulsar_fast import Result
 from pulsar_fast.asyncio import Client
 from pulsar_fast.wire.messages import BaseCommand
 from tests.brokers.frames import refusal
@@ -122,3 +124,29 @@ def test_the_last_elements_of_an_awaited_input_do_not_wait_for_the_batch_delay(
         await producer.close()
 
     run(broker, scene)
+
+
+def test_a_deadline_holds_in_an_open_batch_for_what_has_waited_for_room(broker: ScriptedBroker) -> None:
+    """It is older than its batch, whose delay would end behind the deadline."""
+    told: list[tuple[Result, float]] = []
+
+    async def scene(client: Client) -> None:
+        producer = await client.create_producer(
+            "t",
+            max_pending_messages=1,
+            block_if_queue_full=True,
+            send_timeout_millis=4000,
+            batching_max_publish_delay_ms=60_000,
+        )
+        broker.on_send().say_nothing()
+        producer.send_async(b"in flight", lambda result, _: told.append((result, 0)))
+        await asyncio.sleep(0.1)
+        called = time.monotonic()
+        producer.send_async(b"waits", lambda result, _: told.append((result, time.monotonic() - called)))
+        while len(told) < 2:
+            await asyncio.sleep(0.01)
+        await producer.close()
+
+    run(broker, scene)
+    assert [result for result, _ in told] == [Result.Timeout, Result.Timeout]
+    assert told[1][1] < 5  # and at nearly 6 the delay of its batch ends

@@ -679,15 +679,15 @@ def test_a_batch_is_due_after_its_delay():
     with Rig() as rig:
         link = rig.connect()
         delay = 10_000_000
-        assert rig.accumulator.seal_if_due(delay) == -1
+        assert rig.accumulator.seal_if_due(delay, 0) == -1
         rig.send()
         rig.tick(4)
         rig.send()
-        assert rig.accumulator.seal_if_due(delay) == 6_000_000
+        assert rig.accumulator.seal_if_due(delay, 0) == 6_000_000
         rig.write()
         assert link.frames == []
         rig.tick(6)
-        assert rig.accumulator.seal_if_due(delay) == -1
+        assert rig.accumulator.seal_if_due(delay, 0) == -1
         rig.write()
         assert [len(frame.contents) for frame in link.frames] == [2]
 
