@@ -197,6 +197,12 @@ class Producer(BaseProducer):
             except Exception as error:
                 fail(error)
 
+        def withdraw(future: SendFuture) -> None:
+            if future.cancelled():  # nobody has to wait behind it any more
+                if timer is not None:
+                    timer.cancel()
+                self._accumulator.stop_waiting(waiter)
+
         def give_up() -> None:
             self._accumulator.stop_waiting(waiter)
             fail(Timeout(f"waiting for room for {self._send_timeout:g} s"))
@@ -208,6 +214,8 @@ class Producer(BaseProducer):
                 answer_at_once(target, getattr(error, "result", Result.UnknownError), error)
 
         waiter = RoomWaiter(wanted, go_on)
+        if isinstance(target, SendFuture):
+            target.add_done_callback(withdraw)
         if self._send_timeout is not None:
             timer = self._loop.call_later(self._send_timeout, give_up)
         try:

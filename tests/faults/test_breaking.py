@@ -150,3 +150,24 @@ def test_a_deadline_holds_in_an_open_batch_for_what_has_waited_for_room(broker: 
     run(broker, scene)
     assert [result for result, _ in told] == [Result.Timeout, Result.Timeout]
     assert told[1][1] < 5  # and at nearly 6 the delay of its batch ends
+
+
+def test_a_cancelled_send_keeps_nobody_waiting_for_room(broker: ScriptedBroker) -> None:
+    """It wants more than there is for long, and what was behind it does not."""
+
+    async def scene(client: Client) -> None:
+        stalled = await client.create_producer("stalled", send_timeout_millis=0)
+        producer = await client.create_producer("t", block_if_queue_full=True, send_timeout_millis=0)
+        broker.hold_receipts()
+        stalled.send_async(bytes(5000), None)
+        waiting = asyncio.ensure_future(_of(producer.send(bytes(8000))))
+        await asyncio.sleep(0)
+        behind = asyncio.ensure_future(_of(producer.send(b"behind it")))
+        waiting.cancel()
+        await asyncio.to_thread(broker.wait_for, lambda b: b"behind it" in b.payloads)
+        broker.release_receipts()
+        await behind
+        await stalled.close()
+        await producer.close()
+
+    run(broker, scene, memory_limit_bytes=10_000)
