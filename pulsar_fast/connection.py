@@ -112,6 +112,7 @@ class Connection(Channel):
             raise
         if self.lost is not None:  # right behind its answer
             raise self.lost
+        self._keep_alive_timer = self._loop.call_later(options.keep_alive_interval_seconds, self._keep_alive)
         logger.debug("connected to %s", address)
         return self
 
@@ -125,9 +126,6 @@ class Connection(Channel):
             connect.proxy_to_broker_url = host_and_port(self.address.logical)
         self.send(command)
         await self._handshake
-        self._keep_alive_timer = self._loop.call_later(
-            self._options.keep_alive_interval_seconds, self._keep_alive
-        )
 
     # --- commands
 

@@ -1,6 +1,7 @@
 """Windows between two events that are hard to hit, and what must not be left behind in them."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -10,8 +11,9 @@ import pytest
 
 from pulsar_fast import Result
 from pulsar_fast.asyncio import Client
+from pulsar_fast.connection import Connection
 from pulsar_fast.wire.messages import BaseCommand
-from tests.brokers.frames import refusal
+from tests.brokers.frames import Frame, refusal
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
@@ -171,3 +173,21 @@ def test_a_cancelled_send_keeps_nobody_waiting_for_room(broker: ScriptedBroker) 
         await producer.close()
 
     run(broker, scene, memory_limit_bytes=10_000)
+
+
+def test_a_connection_that_ends_with_its_handshake_is_forgotten(broker: ScriptedBroker) -> None:
+    """A timer would keep it, with its buffers, for two keep-alive intervals more."""
+
+    def connect_and_break_the_protocol(frame: Frame) -> None:
+        with broker.changed:
+            broker.usual_answer(frame)
+            frame.link.send(bytes([255]) * 16)
+
+    broker.on_connect().do(connect_and_break_the_protocol, times=5)
+
+    async def scene(client: Client) -> None:
+        await (await client.create_producer("t")).close()
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, Connection) and one.lost]
+
+    run(broker, scene)
