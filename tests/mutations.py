@@ -208,6 +208,38 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "an attempt that is given up leaves its producer at the broker",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "            if attempt.ended.cancelled() and connection.lost is None:\n",
+            "            if False:\n",
+        ),
+    ),
+    Mutation(
+        "a producer that has ended is left at the broker",
+        Change(
+            "pulsar_fast/topic_producer.py",
+            "        if was_live:\n            self._send_close(connection)\n",
+            "",
+        ),
+    ),
+    Mutation(
+        "pings are not answered",
+        Change(
+            "pulsar_fast/connection.py",
+            "        self.send(BaseCommand(type=BaseCommand.PONG, pong={}))\n",
+            "        pass\n",
+        ),
+    ),
+    Mutation(
+        "flush returns one message early",
+        Change(
+            "src/pulsar_fast/pending_queue.pyx",
+            "for mark in self.marks if mark[0] <= low]",
+            "for mark in self.marks if mark[0] <= low + 1]",
+        ),
+    ),
+    Mutation(
         "closing leaves the reconnect running",
         Change(
             "pulsar_fast/topic_producer.py",

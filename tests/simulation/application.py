@@ -207,7 +207,8 @@ class Application:
         hand = self._open_hand(who)
         for _ in range(count if hand is not None else 0):
             assert hand is not None
-            self.begin(self._send_and_await(hand, size))
+            task = self.begin(self._send_and_await(hand, size))
+            task.set_name(f"awaits {hand.book.key}: {task.get_name()}")
 
     async def _send_and_await(self, hand: Hand, size: int) -> None:
         assert hand.producer is not None
@@ -220,6 +221,8 @@ class Application:
             )
         except PulsarException as error:
             callback(error.result, MessageId())
+        except asyncio.CancelledError:
+            hand.book.give_up(record)
         else:
             callback(Result.Ok, message_id)
 
@@ -271,7 +274,22 @@ class Application:
             self.note(hand, "flush")
             # What waits for room is accepted later, and flushed as well.
             bound = hand.book.timeout_ns / 1e9 if hand.book.timeout_ns and not hand.feeds else math.inf
-            self.begin(self.bounded("Producer.flush()", self.call(hand.producer.flush), 2 * bound))
+            self.begin(self._flush(hand, 2 * bound))
+
+    async def _flush(self, hand: Hand, bound: float) -> None:
+        covered = list(hand.book.records)
+        error = await self.bounded("Producer.flush()", self.call(hand.producer.flush), bound)
+        await asyncio.sleep(0.001)  # for the turn of who awaited a message
+        for record in covered if error is None else ():
+            if record.result is None:
+                self.checker.fail(f"flush has not waited for message {hand.book.key}/{record.counter}")
+
+    def act_cancel_sends(self, who: int) -> None:
+        """Those that await messages give up; what was accepted is on its way all the same."""
+        hand = self._open_hand(who)
+        for task in sorted(self.work, key=lambda task: task.get_name()):
+            if hand is not None and task.get_name().startswith(f"awaits {hand.book.key}:"):
+                task.cancel()
 
     def act_close(self, who: int) -> None:
         hands = [hand for hand in self.hands if hand.producer is not None]

@@ -45,6 +45,7 @@ class Book:
         self.deduplicates = deduplicates
         self.records: list[Record] = []
         self.unanswered = 0
+        self.given_up = 0
         self.frames: dict[int, bytes] = {}
         self.on_expired: Callable[[Record], None] = lambda record: None
         self._open: deque[Record] = deque()
@@ -59,6 +60,14 @@ class Book:
             self._open.append(record)
             self.unanswered += 1
         return record
+
+    def give_up(self, record: Record) -> None:
+        """Nobody waits for its answer any more, whatever becomes of it."""
+        record.result = Result.Interrupted
+        record.begun = True  # it may be sent later on
+        with self._lock:
+            self.unanswered -= 1
+            self.given_up += 1
 
     def answered(self, record: Record, result: Result, position: tuple[int, int] | None) -> None:
         """A callback: `position` is entry and batch index of what was stored, None for a failure."""

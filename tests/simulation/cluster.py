@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse, ServerError
 from tests.brokers import frames
-from tests.brokers.frames import NOWHERE, Frame, Inbox
+from tests.brokers.frames import NOWHERE, Frame, Inbox, encode
 
 ABOVE = 1_000_000
 """How far an id is above all that were sent."""
@@ -115,6 +115,7 @@ class Link:
         self.is_open = True
         self.producers: dict[int, Registered] = {}
         self.registering: dict[int, asyncio.TimerHandle] = {}  # producers whose answer comes late
+        self.pinged = False  # and no answer yet
         self.known: set[int] = set()  # producers that ever asked for a registration here
         self.closed_here: set[int] = set()  # closed by the broker: what was on its way is dropped
 
@@ -229,6 +230,15 @@ class Cluster:
     def _on_connect(self, link: Link, frame: Frame) -> None:
         link.send(frames.connected(self.limits[link.host]))
 
+    def _on_pong(self, link: Link, frame: Frame) -> None:
+        link.pinged = False
+
+    def ping(self) -> None:
+        """Ask on every connection for a sign of life."""
+        for link in self.open_links():
+            link.pinged = True
+            link.send(encode(BaseCommand(type=BaseCommand.PING, ping={})))
+
     def _on_ping(self, link: Link, frame: Frame) -> None:
         link.send(frames.pong())
 
@@ -305,6 +315,7 @@ class Cluster:
     _HANDLERS: "dict[int, Callable[[Cluster, Link, Frame], None]]" = {
         BaseCommand.CONNECT: _on_connect,
         BaseCommand.PING: _on_ping,
+        BaseCommand.PONG: _on_pong,
         BaseCommand.PARTITIONED_METADATA: _on_partitions,
         BaseCommand.LOOKUP: _on_lookup,
         BaseCommand.PRODUCER: _on_producer,

@@ -117,6 +117,7 @@ class Life:
         self.cluster.heal()
         await asyncio.sleep(1)
         self.cluster.heal()
+        self.cluster.ping()
         hands = [hand for hand in self.app.hands if not hand.topic.terminated]
         last: list[tuple[Hand, Record]] = []
         for hand in hands:
@@ -137,6 +138,18 @@ class Life:
                 self.checker.fail(
                     f"{hand.topic.name}: {hand.state}, {hand.book.unanswered} without an answer: {why}"
                 )
+        await asyncio.sleep(0.1)  # for what is on its way
+        self._check_links()
+
+    def _check_links(self) -> None:
+        """What brokers see of a client that had time to settle."""
+        for link in self.cluster.open_links():
+            if link.pinged:
+                self.checker.fail("a ping has no answer")
+            for number in (*link.producers, *link.registering):
+                hand = self.app.hand_of(number)
+                if hand is None or hand.state in (State.CLOSED, State.FAILED):
+                    self.checker.fail(f"producer {number} has ended, and the broker does not know")
 
     def _is_well(self, hand: Hand) -> bool:
         """Whether it has come back and owes nobody an answer, or has ended."""
@@ -281,7 +294,7 @@ class SimulatedLife(Life):
 
     def _check_permits(self, hand: Hand, pending: int) -> None:
         unanswered = hand.book.unanswered
-        if pending != unanswered and not (hand.waiting and pending <= unanswered):
+        if pending != unanswered and not (hand.waiting and pending <= unanswered + hand.book.given_up):
             self.checker.fail(f"{pending} permits for {unanswered} messages without an answer")
 
     # --- the network

@@ -107,10 +107,10 @@ def _create(draw: random.Random) -> Act:
         {
             "topic": draw.randrange(4),
             "timeout_ms": draw.choice([0, 20, 50, 50, 200, 1000]),
-            "max_pending": draw.choice([0, 5, 20, 200]),
+            "max_pending": draw.choice([0, 1, 5, 20, 20, 200]),
             "batching": draw.choice([None, True, True, False]),
             "max_messages": draw.choice([2, 3, 10, 1000]),
-            "delay_ms": draw.choice([0, 1, 10, 60]),
+            "delay_ms": draw.choice([0, 1, 10, 60, 400]),
             "blocks": draw.random() < 0.3,
         },
         _pause(draw),
@@ -153,6 +153,11 @@ def _flush(draw: random.Random) -> Act:
 @_act(3)
 def _close(draw: random.Random) -> Act:
     return Act("close", {"who": _who(draw)}, _pause(draw))
+
+
+@_act(2)
+def _cancel_sends(draw: random.Random) -> Act:
+    return Act("cancel_sends", {"who": _who(draw)}, _pause(draw))
 
 
 @_act(1)
