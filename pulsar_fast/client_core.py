@@ -47,7 +47,7 @@ class ClientCore:
         self.buffers = BufferPool()
         self.budget = Budget(options.memory_limit_bytes)
         self.pool = ConnectionPool(dial, self.clock, options, self.logger, self._on_reached)
-        self.lookup = Lookup(service_url, self.pool, options.listener_name)
+        self.lookup = Lookup(service_url, self.pool, self.clock, options)
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._wake_fds: tuple[int, int] | None = _open_wake_fds()

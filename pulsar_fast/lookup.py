@@ -3,10 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from ._core import Clock
+from .bounds import TimeIsUp, within
 from .connection import BrokerAddress, Connection
 from .connection_pool import ConnectionPool
 from .dialer import host_and_port
 from .exceptions import ConnectError, LookupError, PulsarException, Timeout, from_server_error
+from .hosts import Hosts
+from .options import ClientOptions
 from .service_url import ServiceUrl
 from .topic_name import TopicName
 from .wire.messages import (
@@ -25,55 +29,80 @@ _T = TypeVar("_T")
 class Lookup:
     """Asks any host of the service URL; goes on to the next one when a host fails. Owned by the event loop."""
 
-    def __init__(self, service_url: ServiceUrl, pool: ConnectionPool, listener_name: str | None) -> None:
-        self._hosts = service_url.hosts
+    def __init__(
+        self, service_url: ServiceUrl, pool: ConnectionPool, clock: Clock, options: ClientOptions
+    ) -> None:
+        self._service_url = service_url
+        self._hosts = Hosts(service_url.hosts, clock.now_ns)
         self._pool = pool
-        self._listener_name = listener_name
-        self._current = 0
+        self._listener_name = options.listener_name
+        # Of several hosts a mute one must leave time for the next one.
+        self._patience = options.operation_timeout_seconds / min(2, len(service_url.hosts))
 
     def __str__(self) -> str:
-        return ", ".join(map(host_and_port, self._hosts))
+        return ", ".join(map(host_and_port, self._service_url.hosts))
 
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
         """The broker that serves a topic. One attempt; raises what stopped it."""
-        return await self._at_some_host(lambda connection: self._follow(topic, connection))
+        address, answer = await self._at_some_host(
+            lambda connection: self._ask_for_broker(topic, connection, False)
+        )
+        return await self._follow(topic, address, answer)
 
     async def partitions_of(self, topic: TopicName) -> int:
         """How many partitions a topic has, 0 for one without. One attempt; raises what stopped it."""
-        return await self._at_some_host(lambda connection: self._count_partitions(topic, connection))
+        _, partitions = await self._at_some_host(lambda connection: self._count_partitions(topic, connection))
+        return partitions
 
-    async def _at_some_host(self, question: Callable[[Connection], Awaitable[_T]]) -> _T:
+    async def _at_some_host(
+        self, question: Callable[[Connection], Awaitable[_T]]
+    ) -> tuple[BrokerAddress, _T]:
+        """The address of the first host that answers, and its answer."""
         failure: PulsarException | None = None
-        for _ in self._hosts:
-            host = self._hosts[self._current]
+        for host in self._hosts.in_turn():
+            address = BrokerAddress(host, host)
             try:
-                return await question(await self._pool.get(BrokerAddress(host, host)))
+                connection = await self._pool.get(address)
+                answer = await within(self._patience, question(connection))
             except (ConnectError, Timeout) as error:
                 failure = error
-                if self._hosts[self._current] == host:  # or another question has moved on already
-                    self._current = (self._current + 1) % len(self._hosts)
+            except TimeIsUp:
+                failure = Timeout(f"{address} did not answer within {self._patience:g} s")
+            except PulsarException:
+                self._hosts.answered(host)
+                raise
+            else:
+                self._hosts.answered(host)
+                return address, answer
+            self._hosts.failed(host)
         assert failure is not None
         raise failure
 
-    async def _follow(self, topic: TopicName, connection: Connection) -> BrokerAddress:
-        """Ask, and ask again where the answer redirects to; the answer's `authoritative` is repeated."""
-        authoritative = False
-        for _ in range(MAX_REDIRECTS + 1):
-            answer = await self._ask_for_broker(topic, connection, authoritative)
-            url = answer.brokerServiceUrl
-            if not url:
-                raise LookupError(f"{connection.address} named no pulsar:// URL for {topic.full}")
-            try:
-                broker = ServiceUrl.parse(url, "the broker's URL").hosts[0]
-            except (ValueError, NotImplementedError) as error:
-                raise LookupError(f"{connection.address} answered for {topic.full}: {error}") from error
-            physical = connection.address.physical if answer.proxy_through_service_url else broker
-            address = BrokerAddress(physical, broker)
+    async def _follow(
+        self, topic: TopicName, address: BrokerAddress, answer: CommandLookupTopicResponse
+    ) -> BrokerAddress:
+        """Ask again where the answer redirects to; the answer's `authoritative` is repeated."""
+        for redirects_left in reversed(range(MAX_REDIRECTS + 1)):
+            broker = self._named_broker(topic, address, answer)
             if answer.response == CommandLookupTopicResponse.Connect:
-                return address
-            authoritative = answer.authoritative
-            connection = await self._pool.get(address)
+                return broker
+            if redirects_left:
+                address = broker
+                connection = await self._pool.get(address)
+                answer = await self._ask_for_broker(topic, connection, answer.authoritative)
         raise LookupError(f"{topic.full}: redirected more than {MAX_REDIRECTS} times")
+
+    def _named_broker(
+        self, topic: TopicName, asked: BrokerAddress, answer: CommandLookupTopicResponse
+    ) -> BrokerAddress:
+        url = answer.brokerServiceUrl
+        if not url:
+            raise LookupError(f"{asked} named no pulsar:// URL for {topic.full}")
+        try:
+            broker = ServiceUrl.parse(url, "the broker's URL").hosts[0]
+        except (ValueError, NotImplementedError) as error:
+            raise LookupError(f"{asked} answered for {topic.full}: {error}") from error
+        return BrokerAddress(asked.physical if answer.proxy_through_service_url else broker, broker)
 
     async def _ask_for_broker(
         self, topic: TopicName, connection: Connection, authoritative: bool

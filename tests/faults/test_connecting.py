@@ -146,6 +146,52 @@ def test_the_first_host_is_mute(broker: ScriptedBroker, make_client: Callable[..
             assert client.create_producer("t").is_connected()
 
 
+def test_a_dead_host_costs_its_timeout_once(broker: ScriptedBroker, make_client: Callable[..., Any]) -> None:
+    """Also when the host that answered meanwhile goes away, and the dead one is next in order."""
+    with ScriptedBroker() as mute, ScriptedBroker() as second:
+        mute.on_connect().say_nothing()
+        second.on_lookup().send_to(broker.url)
+        client = make_client(
+            f"pulsar://{second.address},{mute.address},{broker.address}", connection_timeout_ms=200
+        )
+        client.create_producer("t1").close()
+        second.go_down()
+        client.create_producer("t2").close()
+        assert len(mute.links) == 1
+        broker.cut_connections()
+        second.come_back()
+        for number in range(3, 10):
+            broker.cut_connections()
+            client.create_producer(f"t{number}").close()
+        assert len(mute.links) == 1
+
+
+def test_a_host_that_answers_no_look_up_leaves_time_for_the_next_one(
+    broker: ScriptedBroker, make_client: Callable[..., Any]
+) -> None:
+    with ScriptedBroker() as frozen:
+        frozen.on_partitions().say_nothing()
+        frozen.on_lookup().say_nothing()
+        client = make_client(f"pulsar://{frozen.address},{broker.address}", operation_timeout_seconds=1)
+        with takes_at_most(4):
+            assert client.create_producer("t").is_connected()
+        assert [frame.kind for frame in frozen.frames] == [
+            BaseCommand.CONNECT,
+            BaseCommand.PARTITIONED_METADATA,
+        ]
+
+
+def test_a_host_is_not_blamed_for_where_it_redirects_to(
+    broker: ScriptedBroker, make_client: Callable[..., Any], dead_port: int
+) -> None:
+    with ScriptedBroker() as second:
+        broker.on_lookup().redirect_to(f"pulsar://127.0.0.1:{dead_port}", times=2)
+        client = make_client(f"pulsar://{broker.address},{second.address}")
+        client.create_producer("t").send(b"x")
+        assert broker.payloads == [b"x"]
+        assert second.links == []
+
+
 def test_ipv6_literal(make_client: Callable[..., Any]) -> None:
     try:
         broker = ScriptedBroker("::1")

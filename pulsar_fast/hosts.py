@@ -1,0 +1,50 @@
+"""Which host of the service URL to ask first."""
+
+from collections.abc import Callable, Sequence
+
+__all__ = ["Host", "Hosts"]
+
+Host = tuple[str, int]
+
+_FIRST_QUARANTINE = 30.0  # seconds, of a host that fails; doubled each time that it fails after it
+_LONGEST_QUARANTINE = 600.0
+_NS = 1_000_000_000
+
+
+class Hosts:
+    """The hosts of a client, in the order to try them. Owned by the event loop.
+
+    The one that answered last stays the first. One that failed goes to the end for a while, so that it costs its
+    timeout seldom, and is not forgotten either: with nothing better it is tried all the same.
+    """
+
+    def __init__(self, hosts: Sequence[Host], now_ns: Callable[[], int]) -> None:
+        self._hosts = hosts
+        self._now_ns = now_ns
+        self._first = 0
+        self._quarantines: dict[Host, tuple[float, float]] = {}  # when each ends, and how long it lasts
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def in_turn(self) -> list[Host]:
+        """All of them, those in quarantine last, by the ends of their quarantines."""
+        now = self._now_ns() / _NS
+        in_order = [*self._hosts[self._first :], *self._hosts[: self._first]]
+        return sorted(in_order, key=lambda host: self._ends(host) if self._ends(host) > now else 0)
+
+    def failed(self, host: Host) -> None:
+        """It could not be reached, or gave no answer."""
+        now = self._now_ns() / _NS
+        ends, lasted = self._quarantines.get(host, (0.0, 0.0))
+        if ends <= now:
+            lasts = min(max(_FIRST_QUARANTINE, 2 * lasted), _LONGEST_QUARANTINE)
+            self._quarantines[host] = now + lasts, lasts
+
+    def answered(self, host: Host) -> None:
+        """It is good, whatever it has answered."""
+        self._first = self._hosts.index(host)
+        self._quarantines.pop(host, None)
+
+    def _ends(self, host: Host) -> float:
+        return self._quarantines.get(host, (0.0, 0.0))[0]
