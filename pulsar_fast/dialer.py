@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import os
 import socket
 import threading
@@ -16,6 +17,8 @@ __all__ = ["Dial", "dial", "host_and_port"]
 
 Dial = Callable[[str, int, float], Awaitable[Transport]]
 """Connects to a host and port within so many seconds, or raises `ConnectError` (or `OSError`: of this process)."""
+
+_HEAD_START = 0.25  # seconds before the next address of a name is tried beside the ones before it
 
 _Address = tuple[int, Any]  # address family and socket address
 _Resolve = Callable[[str, int], list[_Address]]
@@ -63,7 +66,7 @@ def host_and_port(address: tuple[str, int]) -> str:
 
 
 async def dial(host: str, port: int, timeout: float) -> Transport:
-    """A TCP connection to `host`, any of its addresses, within `timeout` seconds.
+    """A TCP connection to `host`, to whichever of its addresses answers first, within `timeout` seconds.
 
     Raises `ConnectError` that names the host and what each of its addresses answered.
     """
@@ -76,33 +79,110 @@ async def dial(host: str, port: int, timeout: float) -> Transport:
     except (OSError, UnicodeError) as error:
         raise ConnectError(f"the name {host!r} cannot be resolved: {_reason(error)}") from error
     failures: list[str] = []
-    for index, (family, address) in enumerate(addresses):
-        share = (deadline - loop.time()) / (len(addresses) - index)
-        try:
-            return SocketTransport(await _connect(family, address, share), loop)
-        except OSError as error:
-            failures.append(f"{address[0]}: {_reason(error)}")
-        except TimeIsUp:
-            failures.append(f"{address[0]}: no answer within {share:.1f} s")
-    raise ConnectError(
-        f"cannot connect to {host_and_port((host, port))} ({'; '.join(failures) or 'it has no address'})"
-    )
+    sock = await _first_to_answer(_interleaved(addresses), deadline - loop.time(), failures)
+    if sock is None:
+        answers = "; ".join(failures) or "it has no address"
+        raise ConnectError(f"cannot connect to {host_and_port((host, port))} ({answers})")
+    return SocketTransport(sock, loop)
 
 
-async def _connect(family: int, address: Any, timeout: float) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _interleaved(addresses: list[_Address]) -> list[_Address]:
+    """Families in turn, beginning with the one that the system prefers; within a family in its order."""
+    families: dict[int, list[_Address]] = {}
+    for address in addresses:
+        families.setdefault(address[0], []).append(address)
+    turns = itertools.zip_longest(*families.values())
+    return [address for turn in turns for address in turn if address is not None]
+
+
+async def _first_to_answer(
+    addresses: list[_Address], timeout: float, failures: list[str]
+) -> socket.socket | None:
+    """Race connections to all addresses, in the manner of RFC 8305; the losers are closed.
+
+    The next address starts when one has failed, or after a head start for those before it. None if no address
+    takes the connection; `failures` then tells of each.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + timeout
+    head_start = min(_HEAD_START, timeout / max(len(addresses), 1))
+    waiting = iter(addresses)
+    racing: dict[asyncio.Future[socket.socket], _Connecting] = {}
     try:
+        while True:
+            starter = next(waiting, None)
+            if starter is not None:
+                connecting = _Connecting(loop, *starter)
+                racing[connecting.ended] = connecting
+            elif not racing or loop.time() >= ends:
+                failures += [f"{late}: no answer within {timeout:.1f} s" for late in racing.values()]
+                return None
+            left = ends - loop.time() if starter is None else head_start
+            answered, _ = await asyncio.wait(
+                racing, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED
+            )
+            for ended in answered:
+                connecting = racing.pop(ended)
+                try:
+                    return ended.result()
+                except OSError as error:
+                    failures.append(f"{connecting}: {_reason(error)}")
+    finally:
+        for connecting in racing.values():
+            connecting.close()
+
+
+class _Connecting:
+    """A connection to one address under way; `ended` gets its socket, or an `OSError`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, family: int, address: Any) -> None:
+        self._loop = loop
+        self._address = address
+        self._sock: socket.socket | None = None
+        self.ended: asyncio.Future[socket.socket] = loop.create_future()
+        try:
+            self._begin(family)
+        except OSError as error:
+            self._fail(error)
+
+    def __str__(self) -> str:
+        return str(self._address[0])
+
+    def _begin(self, family: int) -> None:
+        sock = self._sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        loop = asyncio.get_running_loop()
-        await within(timeout, loop.sock_connect(sock, address))
+        error = sock.connect_ex(self._address)
+        if error == errno.EINPROGRESS:
+            self._loop.add_writer(sock, self._on_writable, sock)
+        else:
+            self._end(sock, error)
+
+    def _on_writable(self, sock: socket.socket) -> None:
+        self._loop.remove_writer(sock)
+        try:
+            self._end(sock, sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        except OSError as error:
+            self._fail(error)
+
+    def _end(self, sock: socket.socket, error: int) -> None:
+        if error:
+            raise OSError(error, os.strerror(error))
         if sock.getsockname() == sock.getpeername():
             # A free port of this machine may connect to itself; nobody listens there.
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+        self.ended.set_result(sock)
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        self.ended.set_exception(error)
+        self.ended.exception()  # seen, also if another one has won meanwhile
+
+    def close(self) -> None:
+        """Take no part any more."""
+        if self._sock is not None and self._sock.fileno() >= 0:
+            self._loop.remove_writer(self._sock)
+            self._sock.close()
 
 
 def _reason(error: OSError | UnicodeError) -> str:
