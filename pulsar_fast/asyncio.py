@@ -304,6 +304,8 @@ class Client:
         memory_limit_bytes: int = 64 * 1024 * 1024,
         initial_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 10000,
+        connections_per_broker: int = 1,
+        connection_max_idle_seconds: float | None = 60,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         self._options = ClientOptions.from_arguments(**arguments)

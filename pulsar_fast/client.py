@@ -28,6 +28,9 @@ class Client:
     memory_limit_bytes: bytes of all messages without an answer; 0 for no limit. Default 64 MiB.
     listener_name: which advertised listener of the brokers to use.
     initial_backoff_interval_ms, max_backoff_interval_ms: between attempts to reconnect. Defaults 100 and 10000.
+    connections_per_broker: among which the producers are divided; each stays with its own. Default 1.
+    connection_max_idle_seconds: a connection without producers and requests for so long is closed, at most a
+        quarter later; None for never. Default 60.
 
     The other arguments are those of the official client. They are accepted with their defaults only, and raise
     `NotImplementedError` otherwise. Raises `ValueError` or `TypeError` naming the argument; connects only when
@@ -57,6 +60,8 @@ class Client:
         memory_limit_bytes: int = 64 * 1024 * 1024,
         initial_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 10000,
+        connections_per_broker: int = 1,
+        connection_max_idle_seconds: float | None = 60,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         options = ClientOptions.from_arguments(**arguments)

@@ -77,6 +77,7 @@ class Connection(Channel):
         self._on_lost = on_lost
         self._replies: dict[int, _Reply] = {}
         self._last_request_id = 0
+        self._used_at = clock.now_ns()
         self._handshake: asyncio.Future[None] = self._loop.create_future()
         self._watches_writing = False
         self._pong_waits = False
@@ -145,6 +146,7 @@ class Connection(Channel):
             on_reply(self.lost)
             return
         self._replies[request_id] = on_reply
+        self._used_at = self._now_ns()
         self.send(command)
 
     async def ask(self, request_id: int, command: BaseCommand) -> BaseCommand:
@@ -289,6 +291,13 @@ class Connection(Channel):
     }
 
     # --- life and death
+
+    def idle_seconds(self) -> float:
+        """Since it was last seen with a request or, by an earlier call of this, with a producer."""
+        now = self._now_ns()
+        if self.producers or self._replies:
+            self._used_at = now
+        return (now - self._used_at) / 1e9
 
     def _keep_alive(self) -> None:
         """Ping at every interval; a peer that has said nothing for two of them is gone."""

@@ -1,4 +1,4 @@
-"""The connections of a client, at most one to each broker."""
+"""The connections of a client, one or a few to each broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,17 +6,22 @@ from collections.abc import Callable
 from ._core import Clock
 from .connection import BrokerAddress, Connection
 from .dialer import Dial
-from .exceptions import AlreadyClosed
+from .exceptions import AlreadyClosed, ConnectError
 from .log import Log
 from .options import ClientOptions
 
 __all__ = ["ConnectionPool"]
 
 
+_Slot = tuple[BrokerAddress, int]
+"""The place of a connection: which broker it goes to, and which of the connections there it is."""
+
+
 class ConnectionPool:
     """Opens connections when they are asked for; whoever asks meanwhile waits for the same one.
 
-    Owned by the event loop. `on_reached(address)` hears of each new connection.
+    What nobody uses any more is closed after a while. Owned by the event loop. `on_reached(address)` hears of
+    each new connection.
     """
 
     def __init__(
@@ -32,46 +37,72 @@ class ConnectionPool:
         self._options = options
         self._logger = logger
         self._on_reached = on_reached
-        self._opening: dict[BrokerAddress, asyncio.Task[Connection]] = {}
-        self._open: dict[BrokerAddress, Connection] = {}
+        self._opening: dict[_Slot, asyncio.Task[Connection]] = {}
+        self._open: dict[_Slot, Connection] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    async def get(self, address: BrokerAddress) -> Connection:
-        """The connection to that broker, past its handshake. Raises what kept it from being opened."""
+    async def get(self, address: BrokerAddress, user: int = 0) -> Connection:
+        """The connection of that user to that broker, past its handshake; always the same one while it lives.
+
+        A broker that still knows a producer on one connection refuses it on another. Raises what kept the
+        connection from being opened.
+        """
         if self._closed:
             raise AlreadyClosed("the client is closed")
-        connection = self._open.get(address)
+        slot = address, user % self._options.connections_per_broker
+        connection = self._open.get(slot)
         if connection is not None:
             return connection
-        opening = self._opening.get(address)
+        opening = self._opening.get(slot)
         if opening is None or opening.done():
-            opening = asyncio.get_running_loop().create_task(self._connect(address))
-            opening.add_done_callback(lambda task: self._opening_ended(address, task))
-            self._opening[address] = opening
+            opening = asyncio.get_running_loop().create_task(self._connect(slot))
+            opening.add_done_callback(lambda task: self._opening_ended(slot, task))
+            self._opening[slot] = opening
         # One that stops waiting must not take the connection from the others.
         return await asyncio.shield(opening)
 
-    async def _connect(self, address: BrokerAddress) -> Connection:
+    async def _connect(self, slot: _Slot) -> Connection:
         connection = await Connection.open(
-            self._dial, address, self._clock, self._options, self._logger, self._on_lost
+            self._dial,
+            slot[0],
+            self._clock,
+            self._options,
+            self._logger,
+            lambda connection: self._on_lost(slot, connection),
         )
         if self._closed:  # by a handler of the log, in the last moment
             connection.lose(AlreadyClosed("the client is closed"))
             raise AlreadyClosed("the client is closed")
-        self._open[address] = connection
-        self._on_reached(address)
+        self._open[slot] = connection
+        self._watch_idle()
+        self._on_reached(slot[0])
         return connection
 
-    def _opening_ended(self, address: BrokerAddress, task: asyncio.Task[Connection]) -> None:
+    def _opening_ended(self, slot: _Slot, task: asyncio.Task[Connection]) -> None:
         """It may have been cancelled before it began, by whoever cancels all tasks."""
-        if self._opening.get(address) is task:
-            del self._opening[address]
+        if self._opening.get(slot) is task:
+            del self._opening[slot]
         if not task.cancelled():
             task.exception()  # seen, also if nobody waits for it any more
 
-    def _on_lost(self, connection: Connection) -> None:
-        if self._open.get(connection.address) is connection:
-            del self._open[connection.address]
+    def _on_lost(self, slot: _Slot, connection: Connection) -> None:
+        if self._open.get(slot) is connection:
+            del self._open[slot]
+
+    def _watch_idle(self) -> None:
+        """Look from time to time while there are connections."""
+        longest = self._options.connection_max_idle_seconds
+        if longest is not None and self._open and self._idle_timer is None:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(longest / 4, self._close_idle, longest)
+
+    def _close_idle(self, longest: float) -> None:
+        self._idle_timer = None
+        for connection in list(self._open.values()):
+            if connection.idle_seconds() >= longest:
+                connection.lose(ConnectError(f"nobody has used it for {longest:g} s"))
+        self._watch_idle()
 
     def abandon(self) -> None:
         """Close the sockets alone: there is no loop any more."""
@@ -82,6 +113,8 @@ class ConnectionPool:
     def close(self) -> None:
         """Close all connections, the ones under way too."""
         self._closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for task in self._opening.values():
             task.cancel()
         for connection in list(self._open.values()):

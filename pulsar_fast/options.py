@@ -144,6 +144,10 @@ class ClientOptions(_Options):
     """Before the first attempts to reconnect; then a fifth of the time waited so far."""
     max_backoff_interval_ms: int = field(default=10000, metadata=_checked_by(_integer(1)))
     """Bounds the time between two attempts to reconnect."""
+    connections_per_broker: int = field(default=1, metadata=_checked_by(_integer(1)))
+    """Among which the producers are divided; each stays with its own."""
+    connection_max_idle_seconds: float | None = field(default=60, metadata=_checked_by(_or_none(_seconds)))
+    """A connection without producers and requests for so long is closed; None: never."""
 
     _UNSUPPORTED = {
         "authentication": None,

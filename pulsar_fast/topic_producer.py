@@ -275,7 +275,7 @@ class TopicProducer:
         self._tried = hint  # None while the broker is not known: any that is reached may be it
         address = hint or await self._client.lookup.broker_of(self.topic)
         self._tried = address
-        connection = await self._client.pool.get(address)
+        connection = await self._client.pool.get(address, self._producer_id)
         attempt = self._register(connection)
         timeout = self._client.options.operation_timeout_seconds
         try:

@@ -792,6 +792,8 @@ NUMBERS = [-1, 2**31, NAN, "5", None, True, 1.5]
         *[("memory_limit_bytes", value) for value in (-1, 2**63, NAN, "5", None, True)],
         *[("operation_timeout_seconds", value) for value in (-1, 0, 2**31, NAN, "5", None, True)],
         *[("keep_alive_interval_seconds", value) for value in (-1, 0, 2**31, NAN, "5", None, True)],
+        *[("connections_per_broker", value) for value in (0, *NUMBERS)],
+        *[("connection_max_idle_seconds", value) for value in (-1, 0, 2**31, NAN, "5", True)],
         ("logger", "root"),
         ("listener_name", ""),
         ("listener_name", 5),

@@ -99,6 +99,7 @@ INTEGERS = [
     (ClientOptions, "memory_limit_bytes", 0, 2**63 - 1),
     (ClientOptions, "max_backoff_interval_ms", 100, 2**31 - 1),
     (ClientOptions, "initial_backoff_interval_ms", 1, 10000),
+    (ClientOptions, "connections_per_broker", 1, 2**31 - 1),
     (ProducerOptions, "initial_sequence_id", 0, 2**63 - 2),
     (ProducerOptions, "send_timeout_millis", 0, 2**31 - 1),
     (ProducerOptions, "max_pending_messages", 0, 2**31 - 1),
