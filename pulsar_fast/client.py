@@ -20,7 +20,8 @@ __all__ = ["Client"]
 class Client:
     """A connection to a Pulsar cluster, for producing. As a context manager it closes itself.
 
-    service_url: `pulsar://host[:port][,host[:port]...]`; IPv6 literals in brackets, port 6650 by default.
+    service_url: `pulsar://host[:port][,host[:port]...]`; IPv6 literals in brackets, port 6650 by default. With
+        `http://` (port 8080 by default) topics are looked up over HTTP, and the brokers' binary ports used then.
     operation_timeout_seconds: creating a producer, look-ups, closing. Default 30.
     connection_timeout_ms: name resolution, TCP and handshake of one connection. Default 10000.
     keep_alive_interval_seconds: between pings; a broker silent for two of them is given up. Default 30.

@@ -14,6 +14,7 @@ from .connection import BrokerAddress
 from .connection_pool import ConnectionPool
 from .dialer import Dial, dial
 from .exceptions import AlreadyClosed, PulsarException, Timeout
+from .http_lookup import HttpLookup
 from .log import Log
 from .lookup import Lookup
 from .options import ClientOptions, ProducerOptions
@@ -47,7 +48,11 @@ class ClientCore:
         self.buffers = BufferPool()
         self.budget = Budget(options.memory_limit_bytes)
         self.pool = ConnectionPool(dial, self.clock, options, self.logger, self._on_reached)
-        self.lookup = Lookup(service_url, self.pool, self.clock, options)
+        self.lookup = (
+            HttpLookup(service_url, self.clock, options)
+            if service_url.is_http
+            else Lookup(service_url, self.pool, self.clock, options)
+        )
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._wake_fds: tuple[int, int] | None = _open_wake_fds()

@@ -13,7 +13,7 @@ from ._core import SocketTransport, Transport
 from .bounds import TimeIsUp, within
 from .exceptions import ConnectError
 
-__all__ = ["Dial", "dial", "host_and_port"]
+__all__ = ["Dial", "connect", "dial", "host_and_port"]
 
 Dial = Callable[[str, int, float], Awaitable[Transport]]
 """Connects to a host and port within so many seconds, or raises `ConnectError` (or `OSError`: of this process)."""
@@ -66,6 +66,11 @@ def host_and_port(address: tuple[str, int]) -> str:
 
 
 async def dial(host: str, port: int, timeout: float) -> Transport:
+    """A transport over `connect`, which says more."""
+    return SocketTransport(await connect(host, port, timeout), asyncio.get_running_loop())
+
+
+async def connect(host: str, port: int, timeout: float) -> socket.socket:
     """A TCP connection to `host`, to whichever of its addresses answers first, within `timeout` seconds.
 
     Raises `ConnectError` that names the host and what each of its addresses answered.
@@ -83,7 +88,7 @@ async def dial(host: str, port: int, timeout: float) -> Transport:
     if sock is None:
         answers = "; ".join(failures) or "it has no address"
         raise ConnectError(f"cannot connect to {host_and_port((host, port))} ({answers})")
-    return SocketTransport(sock, loop)
+    return sock
 
 
 def _interleaved(addresses: list[_Address]) -> list[_Address]:

@@ -1,6 +1,11 @@
 """Which host of the service URL to ask first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from .bounds import TimeIsUp, within
+from .dialer import host_and_port
+from .exceptions import ConnectError, PulsarException, Timeout
 
 __all__ = ["Host", "Hosts"]
 
@@ -10,6 +15,8 @@ _FIRST_QUARANTINE = 30.0  # seconds, of a host that fails; doubled each time tha
 _LONGEST_QUARANTINE = 600.0
 _NS = 1_000_000_000
 
+_T = TypeVar("_T")
+
 
 class Hosts:
     """The hosts of a client, in the order to try them. Owned by the event loop.
@@ -18,14 +25,34 @@ class Hosts:
     timeout seldom, and is not forgotten either: with nothing better it is tried all the same.
     """
 
-    def __init__(self, hosts: Sequence[Host], now_ns: Callable[[], int]) -> None:
+    def __init__(self, hosts: Sequence[Host], now_ns: Callable[[], int], timeout: float) -> None:
+        """`timeout`: seconds that a question may take."""
         self._hosts = hosts
         self._now_ns = now_ns
+        # Of several hosts a mute one must leave time for the next one.
+        self._patience = timeout / min(2, len(hosts))
         self._first = 0
         self._quarantines: dict[Host, tuple[float, float]] = {}  # when each ends, and how long it lasts
 
-    def __len__(self) -> int:
-        return len(self._hosts)
+    async def first_to_answer(self, ask: Callable[[Host], Awaitable[_T]]) -> tuple[Host, _T]:
+        """Ask one after the other until one answers; raises its refusal, or the last failure if none answers."""
+        failure: PulsarException | None = None
+        for host in self.in_turn():
+            try:
+                answer = await within(self._patience, ask(host))
+            except (ConnectError, Timeout) as error:
+                failure = error
+            except TimeIsUp:
+                failure = Timeout(f"{host_and_port(host)} did not answer within {self._patience:g} s")
+            except PulsarException:
+                self.answered(host)
+                raise
+            else:
+                self.answered(host)
+                return host, answer
+            self.failed(host)
+        assert failure is not None
+        raise failure
 
     def in_turn(self) -> list[Host]:
         """All of them, those in quarantine last, by the ends of their quarantines."""

@@ -6,7 +6,7 @@ from ipaddress import AddressValueError, IPv6Address
 
 __all__ = ["ServiceUrl"]
 
-_DEFAULT_PORT = 6650
+_DEFAULT_PORTS = {"pulsar": 6650, "http": 8080}
 _FORM = "pulsar://host:6650"
 
 _BRACKETED = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?", re.DOTALL)
@@ -24,10 +24,12 @@ class ServiceUrl:
 
     @classmethod
     def parse(cls, text: str, argument: str = "service_url") -> "ServiceUrl":
-        """Parse `pulsar://host[:port][,host[:port]...]`; the port is 6650 if none is given.
+        """Parse `pulsar://host[:port][,host[:port]...]`, or the same with `http://`.
+
+        The port is 6650 if none is given, of `http://` 8080.
 
         `argument` is what error messages call the text. Raises TypeError if it is not a `str`,
-        NotImplementedError for `pulsar+ssl://`, and ValueError, which says what is wrong, otherwise.
+        NotImplementedError for `pulsar+ssl://` and `https://`, and ValueError, which says what is wrong, otherwise.
         """
         if not isinstance(text, str):
             raise TypeError(f"{argument} must be a str such as {_FORM!r}, not {type(text).__name__}")
@@ -39,22 +41,37 @@ class ServiceUrl:
             if not separator:
                 raise ValueError(f"it must start with pulsar://, as in {_FORM}")
             _check_scheme(scheme)
-            hosts = tuple(_parse_host(part) for part in authority.removesuffix("/").split(","))
+            port = _DEFAULT_PORTS[scheme]
+            hosts = tuple(_parse_host(part, port) for part in authority.removesuffix("/").split(","))
         except (ValueError, NotImplementedError) as error:
             raise type(error)(f"{argument} {text!r} cannot be used: {error}") from None
         return cls(scheme, hosts, tls=False)
+
+    @classmethod
+    def of_broker(cls, text: str) -> "ServiceUrl":
+        """Parse what a broker calls itself or another one; raises as `parse`, ValueError also for `http://`."""
+        argument = "the broker's URL"
+        url = cls.parse(text, argument)
+        if url.is_http:
+            raise ValueError(f"{argument} {text!r} cannot be used: it is not that of a binary port, {_FORM}")
+        return url
+
+    @property
+    def is_http(self) -> bool:
+        """Whether look-ups go over the cluster's HTTP interface."""
+        return self.scheme == "http"
 
 
 def _check_scheme(scheme: str) -> None:
     if scheme == "pulsar+ssl":
         raise NotImplementedError(f"pulsar+ssl:// (TLS) is not supported yet, use {_FORM}")
-    if scheme in ("http", "https"):
-        raise ValueError(f"{scheme}:// is the cluster's web (admin) URL, use the broker's, {_FORM}")
-    if scheme != "pulsar":
+    if scheme == "https":
+        raise NotImplementedError(f"https:// (TLS) is not supported yet, use http:// or {_FORM}")
+    if scheme not in _DEFAULT_PORTS:
         raise ValueError(f"the scheme {scheme!r} is unknown, use {_FORM}")
 
 
-def _parse_host(text: str) -> tuple[str, int]:
+def _parse_host(text: str, default_port: int) -> tuple[str, int]:
     match = _BRACKETED.fullmatch(text) or _PLAIN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not host:port (an IPv6 address goes in brackets, [::1]:6650)")
@@ -68,7 +85,7 @@ def _parse_host(text: str) -> tuple[str, int]:
         raise ValueError(f"a host is missing, write {_FORM} (several are separated by commas)")
     elif not host.isprintable() or re.search(r"[\s/?#;\\%]", host):
         raise ValueError(f"the host {host!r} holds characters that no host name has")
-    return host, _DEFAULT_PORT if port is None else _parse_port(port)
+    return host, default_port if port is None else _parse_port(port)
 
 
 def _parse_port(text: str) -> int:

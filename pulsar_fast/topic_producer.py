@@ -378,7 +378,7 @@ class TopicProducer:
         if not url:
             return None
         try:
-            broker = ServiceUrl.parse(url, "the assigned broker's URL").hosts[0]
+            broker = ServiceUrl.of_broker(url).hosts[0]
         except (ValueError, NotImplementedError) as error:
             self._logger.warning("%s: %s", self.topic.full, error)
             return None

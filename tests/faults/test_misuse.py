@@ -806,7 +806,7 @@ NUMBERS = [-1, 2**31, NAN, "5", None, True, 1.5]
             for url in (
                 "",
                 "localhost:6650",
-                "http://h:8080",
+                "http://h:8080/admin",
                 "https://h",
                 "pulsar://",
                 "pulsar://h:0",

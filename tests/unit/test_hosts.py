@@ -22,7 +22,7 @@ def time() -> Time:
 
 @pytest.fixture
 def hosts(time: Time) -> Hosts:
-    return Hosts((A, B, C), time.now_ns)
+    return Hosts((A, B, C), time.now_ns, 30)
 
 
 def test_the_first_one_stays_first_while_it_answers(hosts: Hosts) -> None:
@@ -65,7 +65,7 @@ def seconds_in_quarantine(hosts: Hosts, time: Time, host: Host) -> float:
 
 def test_quarantine_grows_and_is_bounded(time: Time) -> None:
     lengths = []
-    hosts = Hosts((A, B), time.now_ns)
+    hosts = Hosts((A, B), time.now_ns, 30)
     for _ in range(8):
         hosts.failed(A)
         lengths.append(seconds_in_quarantine(hosts, time, A))
@@ -73,7 +73,7 @@ def test_quarantine_grows_and_is_bounded(time: Time) -> None:
 
 
 def test_failing_as_the_last_resort_prolongs_nothing(time: Time) -> None:
-    hosts = Hosts((A, B), time.now_ns)
+    hosts = Hosts((A, B), time.now_ns, 30)
     for _ in range(100):
         hosts.failed(A)
         time.seconds += 0.1
@@ -81,7 +81,7 @@ def test_failing_as_the_last_resort_prolongs_nothing(time: Time) -> None:
 
 
 def test_an_answer_ends_it(time: Time) -> None:
-    hosts = Hosts((A, B), time.now_ns)
+    hosts = Hosts((A, B), time.now_ns, 30)
     for _ in range(5):
         hosts.failed(A)
         time.seconds += 1000
@@ -99,5 +99,5 @@ def test_all_of_them_are_tried_whatever_has_failed(hosts: Hosts, time: Time) -> 
 
 
 def test_clients_do_not_share_it(time: Time) -> None:
-    Hosts((A, B), time.now_ns).failed(A)
-    assert Hosts((A, B), time.now_ns).in_turn() == [A, B]
+    Hosts((A, B), time.now_ns, 30).failed(A)
+    assert Hosts((A, B), time.now_ns, 30).in_turn() == [A, B]

@@ -66,8 +66,9 @@ def test_accepted(text, hosts):
         ("pulsar://[::1]6650", "IPv6 address goes in brackets"),
         ("pulsar://[localhost]:6650", "'localhost' is not an IPv6 address"),
         ("pulsar://[]:6650", "'' is not an IPv6 address"),
-        ("http://localhost:8080", r"web \(admin\) URL, use the broker's, pulsar://host:6650"),
-        ("HTTPS://localhost", r"web \(admin\) URL"),
+        ("http://localhost:8080/admin/v2", "port '8080/admin/v2'"),
+        ("http://", "host is missing"),
+        ("ftp://localhost", "scheme 'ftp' is unknown"),
     ],
 )
 def test_refused(text, reason):
@@ -75,7 +76,9 @@ def test_refused(text, reason):
         ServiceUrl.parse(text)
 
 
-@pytest.mark.parametrize("text", ["pulsar+ssl://localhost:6651", "PULSAR+SSL://localhost"])
+@pytest.mark.parametrize(
+    "text", ["pulsar+ssl://localhost:6651", "PULSAR+SSL://localhost", "https://localhost", "HTTPS://a:8443"]
+)
 def test_tls_is_named_as_missing(text):
     with pytest.raises(NotImplementedError, match=r"service_url .*\(TLS\) is not supported yet"):
         ServiceUrl.parse(text)
@@ -91,6 +94,21 @@ def test_passwords_do_not_get_into_error_messages():
     with pytest.raises(ValueError, match="service_url must not hold a user name or password") as caught:
         ServiceUrl.parse("pulsar://user:secret@localhost:6650")
     assert "secret" not in str(caught.value)
+
+
+def test_http():
+    url = ServiceUrl.parse("HTTP://a,[::1]:18080/")
+    assert url.is_http
+    assert url.hosts == (("a", 8080), ("::1", 18080))
+    assert not ServiceUrl.parse("pulsar://a").is_http
+
+
+def test_brokers_have_no_http_urls():
+    assert ServiceUrl.of_broker("pulsar://a:1").hosts == (("a", 1),)
+    with pytest.raises(
+        ValueError, match=r"^the broker's URL 'http://a:8080' cannot be used.*pulsar://host:6650"
+    ):
+        ServiceUrl.of_broker("http://a:8080")
 
 
 def test_urls_from_elsewhere_are_called_by_their_own_name():
