@@ -98,6 +98,17 @@ def connections(listener: socket.socket) -> int:
     return count
 
 
+def test_small_writes_are_not_held_back(named: list[Address]) -> None:
+    async def no_delay() -> int:
+        with closing(await dial("some-name", 6650, 10)) as transport:
+            sock: socket.socket = transport.socket  # type: ignore[attr-defined]
+            return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    with listening() as listener:
+        named[:] = [listener.getsockname()]
+        assert asyncio.run(no_delay()) != 0
+
+
 def test_a_mute_address_costs_a_head_start(named: list[Address]) -> None:
     with mute() as silent, listening() as listener:
         named[:] = [silent, silent, listener.getsockname()]
