@@ -69,6 +69,8 @@ class Life:
             "operation_timeout_seconds": settings["operation_timeout_s"],
             "connection_timeout_ms": 200,
             "keep_alive_interval_seconds": settings["keep_alive_s"],
+            "connections_per_broker": settings["connections_per_broker"],
+            "connection_max_idle_seconds": settings["max_idle_s"],
             "memory_limit_bytes": settings["memory_limit"],
             "initial_backoff_interval_ms": settings["backoff_ms"][0],
             "max_backoff_interval_ms": settings["backoff_ms"][1],

@@ -47,6 +47,8 @@ def write(seed: int, length: int = 60) -> Script:
         "operation_timeout_s": draw.choice([0.5, 2.0]),
         "keep_alive_s": draw.choice([0.2, 1.0, 30.0]),
         "backoff_ms": draw.choice([(1, 20), (5, 100), (100, 10_000)]),
+        "connections_per_broker": draw.choice([1, 1, 2]),
+        "max_idle_s": draw.choice([0.1, 60]),
         "ending": draw.choice(["healed", "healed", "healed", "closed in the midst of it", "shut down"]),
     }
     acts = [_create(draw) for _ in range(draw.randint(1, 3))]
