@@ -48,9 +48,13 @@ class ApacheBroker:
 
     Args:
         overrides: settings of ``broker.conf`` on top of ``conf/standalone.conf``.
+        two_listeners: whether it advertises ``internal``, its own address, and ``external``, ``external_url``.
     """
 
-    def __init__(self, overrides: Mapping[str, str | int] | None = None) -> None:
+    def __init__(
+        self, overrides: Mapping[str, str | int] | None = None, *, two_listeners: bool = False
+    ) -> None:
+        self._two_listeners = two_listeners
         self._overrides = overrides or {}
         self._resources = ExitStack()
 
@@ -62,13 +66,22 @@ class ApacheBroker:
             TimeoutError: it is not ready after 50 s; likewise.
         """
         with ExitStack() as resources:
-            broker, web, bookie = (resources.enter_context(reserve_port()).getsockname()[1] for _ in range(3))
+            broker, web, bookie, external = (
+                resources.enter_context(reserve_port()).getsockname()[1] for _ in range(4)
+            )
             self.service_url = f"pulsar://127.0.0.1:{broker}"
+            self.external_url = f"pulsar://localhost:{external}"
             self.admin_url = f"http://127.0.0.1:{web}"
             self.admin = Admin(self.admin_url)
             folder = Path(tempfile.mkdtemp(prefix="pulsar-fast-apache-"))
             resources.callback(shutil.rmtree, folder)
             settings = {"brokerServicePort": broker, "webServicePort": web, **self._overrides}
+            if self._two_listeners:
+                settings |= {
+                    "bindAddresses": f"external:pulsar://127.0.0.1:{external}",
+                    "advertisedListeners": f"internal:{self.service_url},external:{self.external_url}",
+                    "internalListenerName": "internal",
+                }
             arguments = {
                 "--config": configured("standalone.conf", folder, settings),
                 "--metadata-dir": str(folder / "metadata"),

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,10 +29,12 @@ class Cluster:
     """Servers on free loopback ports (0.8 GB of memory with two brokers), whose data lasts from ``start`` to ``stop``.
 
     Args:
+        overrides: settings of the brokers on top of ``conf/broker.conf``.
         brokers: how many.
     """
 
-    def __init__(self, brokers: int = 2) -> None:
+    def __init__(self, overrides: Mapping[str, str | int] | None = None, *, brokers: int = 2) -> None:
+        self._overrides = overrides or {}
         self._size = brokers
         self._resources = ExitStack()
 
@@ -57,7 +60,7 @@ class Cluster:
             self._prepare_metadata(web, binary)
             self._start_bookie(resources, bookie)
             self._brokers = [
-                _Broker(self._folder / f"broker-{port}", self._metadata, port, web_port)
+                _Broker(self._folder / f"broker-{port}", self._metadata, port, web_port, self._overrides)
                 for port, web_port in zip(binary, web, strict=True)
             ]
             for broker in self._brokers:
@@ -84,8 +87,7 @@ class Cluster:
 
         Returns when it answered a handshake again, in seconds of the monotonic clock. Raises as ``start`` does.
         """
-        owner = self.admin.owner(topic)
-        (broker,) = (broker for broker in self._brokers if broker.url == owner)
+        broker = self._broker(self.admin.owner(topic))
         broker.kill()
         deadline = time.monotonic() + _START_TIMEOUT
         while broker.web in self._sessions():
@@ -93,6 +95,25 @@ class Cluster:
                 raise TimeoutError(f"a dead broker is still registered after {_START_TIMEOUT} s")
             time.sleep(0.1)
         return broker.run()
+
+    @property
+    def broker_urls(self) -> list[str]:
+        """The ``pulsar://`` URL of each broker."""
+        return [broker.url for broker in self._brokers]
+
+    def web_url(self, broker_url: str) -> str:
+        """The ``http://`` URL of a broker."""
+        return f"http://{self._broker(broker_url).web}"
+
+    def kill(self, broker_url: str) -> None:
+        """End a broker at once (SIGKILL), for good; the admin calls go to the other one from now on."""
+        (other,) = (broker.web for broker in self._brokers if broker.url != broker_url)
+        self.admin = Admin(f"http://{other}")
+        self._broker(broker_url).kill()
+
+    def _broker(self, url: str) -> "_Broker":
+        (broker,) = (broker for broker in self._brokers if broker.url == url)
+        return broker
 
     def __enter__(self) -> "Cluster":
         self.start()
@@ -158,7 +179,9 @@ class Cluster:
 class _Broker(JavaServer):
     """One of the brokers."""
 
-    def __init__(self, folder: Path, metadata: str, port: int, web: int) -> None:
+    def __init__(
+        self, folder: Path, metadata: str, port: int, web: int, overrides: Mapping[str, str | int]
+    ) -> None:
         self.url = f"pulsar://127.0.0.1:{port}"
         self.web = f"127.0.0.1:{web}"
         settings: dict[str, str | int] = {
@@ -166,6 +189,7 @@ class _Broker(JavaServer):
             "configurationMetadataStoreUrl": metadata,
             "brokerServicePort": port,
             "webServicePort": web,
+            **overrides,
         }
         config = configured("broker.conf", folder, settings)
         super().__init__(folder, "org.apache.pulsar.PulsarBrokerStarter", ["--broker-conf", config])
