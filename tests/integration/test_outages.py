@@ -29,7 +29,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of as many brokers as the parameter says."""
     if (reason := apache.available()) is not None:
         unavailable(reason)
-    with Cluster(request.param) as cluster:
+    with Cluster(brokers=request.param) as cluster:
         yield cluster
 
 
