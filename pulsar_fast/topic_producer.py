@@ -58,6 +58,7 @@ class _Attempt:
     def __init__(self, connection: Connection, request_id: int) -> None:
         self.connection = connection
         self.request_id = request_id
+        self.answered = False  # by the broker, well or badly
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(self, error: PulsarException) -> None:
@@ -289,8 +290,7 @@ class TopicProducer:
             connection.forget(attempt.request_id)
             if self._registration is None:
                 connection.producers.pop(self._producer_id, None)
-            # Cancelled here, and not answered: somebody may cancel this task right behind the handoff.
-            if attempt.ended.cancelled() and connection.lost is None:
+            if not attempt.answered and connection.lost is None:
                 # The broker may still create it: it must not keep a producer that nobody uses.
                 self._send_close(connection)
 
@@ -317,6 +317,7 @@ class TopicProducer:
 
     def _on_reply(self, attempt: _Attempt, reply: BaseCommand | PulsarException) -> None:
         """Inside the dispatch of the answer: what comes behind it finds the registration in place."""
+        attempt.answered = True
         if isinstance(reply, PulsarException):
             attempt.fail(reply)
         elif not attempt.ended.done():

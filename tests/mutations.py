@@ -211,7 +211,7 @@ MUTATIONS = (
         "an attempt that is given up leaves its producer at the broker",
         Change(
             "pulsar_fast/topic_producer.py",
-            "            if attempt.ended.cancelled() and connection.lost is None:\n",
+            "            if not attempt.answered and connection.lost is None:\n",
             "            if False:\n",
         ),
     ),

@@ -280,7 +280,8 @@ class Application:
         covered = list(hand.book.records)
         error = await self.bounded("Producer.flush()", self.call(hand.producer.flush), bound)
         await asyncio.sleep(0.001)  # for the turn of who awaited a message
-        for record in covered if error is None else ():
+        # Elsewhere a message of another thread may not have come to the producer yet.
+        for record in covered if error is None and self.keeps_order else ():
             if record.result is None:
                 self.checker.fail(f"flush has not waited for message {hand.book.key}/{record.counter}")
 

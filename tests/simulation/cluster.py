@@ -92,6 +92,7 @@ class Topic:
     in_flight: deque[Entry] = field(default_factory=deque)
     away_until: float = 0
     terminated: bool = False
+    not_allowed: set[tuple[str, int]] = field(default_factory=set)  # names and lowest ids, whenever they come
     store_ms: float = 1
 
 
@@ -306,7 +307,11 @@ class Cluster:
                 link.close()
             return
         self.witness.on_frame(registered, frame)
-        refused = ServerError.TopicTerminatedError if registered.topic.terminated else registered.refuses
+        topic, refused = registered.topic, registered.refuses
+        if topic.terminated:
+            refused = ServerError.TopicTerminatedError
+        elif (registered.name, frame.lowest_id) in topic.not_allowed:
+            refused = ServerError.NotAllowedError
         if refused is not None:
             self._refuse(registered, frame, refused)
         elif not self._is_refused_by_plan(registered, frame) and not self._is_duplicate(registered, frame):
@@ -333,8 +338,9 @@ class Cluster:
             self.refusals[0] = (passing - 1, code)
             return False
         self.refusals.popleft()
-        # What is not about one message concerns all that follow, or they would be stored before it.
-        if code != ServerError.NotAllowedError:
+        if code == ServerError.NotAllowedError:
+            registered.topic.not_allowed.add((registered.name, frame.lowest_id))
+        else:  # it concerns all that follow, or they would be stored before it
             registered.refuses = code
         self._refuse(registered, frame, code)
         return True
