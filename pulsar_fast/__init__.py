@@ -5,6 +5,13 @@ from typing import Any
 from . import exceptions
 from ._core import MessageId, SendHandle
 from ._version import __version__
+from .authentication import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+)
 from .client import Client
 from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
 from .exceptions import *  # noqa: F403
@@ -13,6 +20,11 @@ from .result import Result
 from .stats import ProducerStats
 
 __all__ = [
+    "Authentication",
+    "AuthenticationBasic",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
     "BatchingType",
     "Client",
     "CompressionType",
@@ -28,18 +40,13 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "AuthenticationAthenz": "subclass pulsar_fast.Authentication",
     **dict.fromkeys(
         ("Consumer", "ConsumerType", "InitialPosition", "Message", "Reader", "TableView"),
         "consuming stays with the official client (import pulsar)",
     ),
     **dict.fromkeys(
         (
-            "Authentication",
-            "AuthenticationAthenz",
-            "AuthenticationBasic",
-            "AuthenticationOauth2",
-            "AuthenticationTLS",
-            "AuthenticationToken",
             "AutoClusterFailover",
             "CryptoKeyReader",
             "ServiceInfo",

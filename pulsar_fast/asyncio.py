@@ -11,6 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ._core import FORKED, Feed, MessageId, RoomWaiter, SendFuture, SendHandle, answer_at_once, fork_count
+from .authentication import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+)
 from .bounds import TimeIsUp, within
 from .client_core import ClientCore
 from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
@@ -26,6 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
 
 __all__ = [
+    "Authentication",
+    "AuthenticationBasic",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
     "BatchingType",
     "Client",
     "CompressionType",
@@ -284,7 +296,7 @@ class Client:
     def __init__(
         self,
         service_url: str,
-        authentication: object = None,
+        authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
         message_listener_threads: int = 1,

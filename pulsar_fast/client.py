@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from ._core import fork_count
+from .authentication import Authentication
 from .client_core import ClientCore
 from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
 from .loop_thread import LoopThread, on_loop
@@ -22,6 +23,7 @@ class Client:
 
     service_url: `pulsar://host[:port][,host[:port]...]`; IPv6 literals in brackets, port 6650 by default. With
         `http://` (port 8080 by default) topics are looked up over HTTP, and the brokers' binary ports used then.
+    authentication: who the client is, such as `AuthenticationToken`; default nobody in particular.
     operation_timeout_seconds: creating a producer, look-ups, closing. Default 30.
     connection_timeout_ms: name resolution, TCP and handshake of one connection. Default 10000.
     keep_alive_interval_seconds: between pings; a broker silent for two of them is given up. Default 30.
@@ -41,7 +43,7 @@ class Client:
     def __init__(
         self,
         service_url: str,
-        authentication: object = None,
+        authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
         message_listener_threads: int = 1,

@@ -9,19 +9,24 @@ from typing import Protocol
 from ._core import Channel, Clock, FrameError, Transport
 from ._version import __version__
 from .bounds import TimeIsUp, within
+from .credentials import Conversation, Credentials
 from .dialer import Dial, host_and_port
-from .exceptions import ConnectError, PulsarException, Timeout, from_server_error
+from .exceptions import AuthenticationError, ConnectError, PulsarException, Timeout, from_server_error
 from .log import Log
 from .options import ClientOptions
 from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError
 
 __all__ = ["BrokerAddress", "Connection", "ProducerOnConnection"]
 
+CLIENT_VERSION = f"pulsar_fast-{__version__}"
 PROTOCOL_VERSION = 20
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """Bytes; of a broker that does not say (the default of Pulsar's `maxMessageSize`)."""
 FRAME_SLACK = 10 * 1024
 """Bytes that a frame may be longer than the largest message (Pulsar pads by as much)."""
+
+_NO_REQUEST = 2**64 - 1
+"""In an error that is no answer: the broker is about to end the connection."""
 
 _Reply = Callable[["BaseCommand | PulsarException"], None]
 
@@ -64,6 +69,7 @@ class Connection(Channel):
         address: BrokerAddress,
         options: ClientOptions,
         logger: Log,
+        conversation: Conversation,
         on_lost: Callable[["Connection"], None],
     ) -> None:
         self.address = address
@@ -74,12 +80,17 @@ class Connection(Channel):
         self._now_ns = clock.now_ns
         self._options = options
         self._logger = logger
+        self._conversation = conversation
+        self._challenge: bytes | None = None
+        self._answering: asyncio.Task[None] | None = None
         self._on_lost = on_lost
         self._replies: dict[int, _Reply] = {}
         self._last_request_id = 0
         self._used_at = clock.now_ns()
         self._handshake: asyncio.Future[None] = self._loop.create_future()
         self._watches_writing = False
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._pong_waits = False
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         transport.watch_reading(self._on_readable)
@@ -92,20 +103,23 @@ class Connection(Channel):
         clock: Clock,
         options: ClientOptions,
         logger: Log,
+        conversation: Conversation,
         on_lost: Callable[["Connection"], None],
     ) -> "Connection":
-        """Dial and shake hands within the connection timeout. Raises `ConnectError` or what the broker answers."""
+        """Get credentials, then dial and shake hands within the connection timeout.
+
+        Raises `AuthenticationError`, `ConnectError` or what the broker answers.
+        """
+        credentials = await conversation.begin()  # first: a broker does not wait long for them
         timeout = options.connection_timeout_ms / 1000
         started = asyncio.get_running_loop().time()
-        self = cls(await dial(*address.physical, timeout), clock, address, options, logger, on_lost)
+        transport = await dial(*address.physical, timeout)
+        self = cls(transport, clock, address, options, logger, conversation, on_lost)
         try:
             left = timeout - (self._loop.time() - started)
-            await within(left, self._shake_hands())
+            await within(left, self._shake_hands(credentials))
         except TimeIsUp:
-            error = ConnectError(
-                f"{address} accepted the connection but did not answer within {timeout:g} s; "
-                "is it a Pulsar broker's binary port (6650 by default)?"
-            )
+            error = self._why_no_handshake(timeout)
             self.lose(error)
             raise error from None
         except BaseException:
@@ -117,16 +131,32 @@ class Connection(Channel):
         logger.debug("connected to %s", address)
         return self
 
-    async def _shake_hands(self) -> None:
+    def _why_no_handshake(self, timeout: float) -> PulsarException:
+        if self._answering is not None:
+            return AuthenticationError(
+                f"{self.address} asked for credentials and had none within {timeout:g} s"
+            )
+        return ConnectError(
+            f"{self.address} accepted the connection but did not answer within {timeout:g} s; "
+            "is it a Pulsar broker's binary port (6650 by default)?"
+        )
+
+    async def _shake_hands(self, credentials: Credentials) -> None:
+        self._send_connect(credentials)
+        await self._handshake
+
+    def _send_connect(self, credentials: Credentials) -> None:
         command = BaseCommand(type=BaseCommand.CONNECT)
         connect = command.connect
-        connect.client_version = f"pulsar_fast-{__version__}"
+        connect.client_version = CLIENT_VERSION
         connect.protocol_version = PROTOCOL_VERSION
-        connect.auth_method_name = "none"
+        connect.auth_method_name = credentials.method
+        if credentials.data:
+            connect.auth_data = credentials.data
+        connect.feature_flags.supports_auth_refresh = True
         if self.address.is_proxied:
             connect.proxy_to_broker_url = host_and_port(self.address.logical)
         self.send(command)
-        await self._handshake
 
     # --- commands
 
@@ -193,8 +223,10 @@ class Connection(Channel):
             self._watches_writing = blocked
             self._pong_waits = False
             if blocked:
+                self._writable.clear()
                 transport.watch_writing(self._write)
             else:
+                self._writable.set()
                 transport.stop_watching_writing()
 
     # --- what comes in
@@ -244,10 +276,38 @@ class Connection(Channel):
             self._pong_waits = True
         self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
 
+    def _on_auth_challenge(self, command: BaseCommand) -> None:
+        """Answered beside everything else; of challenges that come meanwhile the last one counts."""
+        self._challenge = command.authChallenge.challenge.auth_data
+        if self._answering is None:
+            self._answering = self._loop.create_task(self._answer_challenges())
+
+    async def _answer_challenges(self) -> None:
+        try:
+            while self._challenge is not None:
+                challenge, self._challenge = self._challenge, None
+                self._send_auth_response(await self._conversation.answer(challenge))
+                await self._writable.wait()  # one answer is enough for a peer that asks and does not read
+        except AuthenticationError as error:
+            self.lose(error)
+        finally:
+            self._answering = None
+
+    def _send_auth_response(self, credentials: Credentials) -> None:
+        command = BaseCommand(type=BaseCommand.AUTH_RESPONSE)
+        answer = command.authResponse
+        answer.client_version = CLIENT_VERSION
+        answer.protocol_version = PROTOCOL_VERSION
+        answer.response.auth_method_name = credentials.method
+        answer.response.auth_data = credentials.data
+        self.send(command)
+
     def _on_error(self, command: BaseCommand) -> None:
         error = from_server_error(command.error.error, command.error.message)
         if not self._handshake.done():
             self._handshake.set_exception(error)
+        elif command.error.request_id == _NO_REQUEST:
+            self.lose(error)
         else:
             self._reply(command.error.request_id, error)
 
@@ -281,6 +341,7 @@ class Connection(Channel):
     _HANDLERS: dict[int, Callable[["Connection", BaseCommand], None]] = {
         BaseCommand.CONNECTED: _on_connected,
         BaseCommand.PING: _on_ping,
+        BaseCommand.AUTH_CHALLENGE: _on_auth_challenge,
         BaseCommand.ERROR: _on_error,
         BaseCommand.SUCCESS: _on_success,
         BaseCommand.PRODUCER_SUCCESS: _on_producer_success,
@@ -321,6 +382,8 @@ class Connection(Channel):
         self.lost = error
         if self._keep_alive_timer is not None:
             self._keep_alive_timer.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
         self.close()
         self._logger.debug("connection to %s is over: %s", self.address, error)
         if not self._handshake.done():

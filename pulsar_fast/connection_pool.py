@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from ._core import Clock
 from .connection import BrokerAddress, Connection
+from .credentials import Authenticator
 from .dialer import Dial
 from .exceptions import AlreadyClosed, ConnectError
 from .log import Log
@@ -36,6 +37,7 @@ class ConnectionPool:
         self._clock = clock
         self._options = options
         self._logger = logger
+        self._authenticator = Authenticator(options.authentication, options.operation_timeout_seconds)
         self._on_reached = on_reached
         self._opening: dict[_Slot, asyncio.Task[Connection]] = {}
         self._open: dict[_Slot, Connection] = {}
@@ -69,6 +71,7 @@ class ConnectionPool:
             self._clock,
             self._options,
             self._logger,
+            self._authenticator.converse(slot[0].physical[0]),
             lambda connection: self._on_lost(slot, connection),
         )
         if self._closed:  # by a handler of the log, in the last moment

@@ -135,7 +135,7 @@ class ReadError(PulsarException, ConnectionError):
 
 
 class AuthenticationError(PulsarException):
-    """The broker does not accept the credentials."""
+    """The broker does not accept the credentials, or there are none to give it."""
 
     result = Result.AuthenticationError
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
+from .authentication import Authentication
 from .enums import BatchingType, CompressionType, NamedInt, PartitionsRoutingMode, ProducerAccessMode
 
 __all__ = ["ClientOptions", "ProducerOptions"]
@@ -77,6 +78,18 @@ def _logger(name: str, value: object) -> None:
         raise _type_error(name, "a logging.Logger", value)
 
 
+def _authentication(name: str, value: object) -> None:
+    if isinstance(value, Authentication):
+        return _text(f"{name}.name", getattr(value, "name", None))
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "pulsar":
+        raise TypeError(
+            f"{name} is an object of the official package (pulsar.{kind.__name__}), "
+            f"which only its own client can use: make it with pulsar_fast.{kind.__name__}"
+        )
+    raise _type_error(name, "a pulsar_fast.Authentication", value)
+
+
 def _is_default(value: object, default: object) -> bool:
     """Whether an argument is at its default; the official client's own enumerations are taken for ours."""
     if isinstance(default, NamedInt) and type(value).__name__ == type(default).__name__:
@@ -128,6 +141,10 @@ class _Options:
 class ClientOptions(_Options):
     """The checked options of a client."""
 
+    authentication: Authentication | None = field(
+        default=None, metadata=_checked_by(_or_none(_authentication))
+    )
+    """Who the client is; None: nobody in particular."""
     operation_timeout_seconds: float = field(default=30, metadata=_checked_by(_seconds))
     """How long creating a producer, a look-up or closing may take."""
     connection_timeout_ms: int = field(default=10000, metadata=_checked_by(_integer(1)))
@@ -150,7 +167,6 @@ class ClientOptions(_Options):
     """A connection without producers and requests for so long is closed; None: never."""
 
     _UNSUPPORTED = {
-        "authentication": None,
         "io_threads": 1,
         "message_listener_threads": 1,
         "concurrent_lookup_requests": 50000,

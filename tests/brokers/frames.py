@@ -266,3 +266,11 @@ def lookup_answer(
     answer.authoritative = authoritative
     answer.proxy_through_service_url = through_proxy
     return encode(command)
+
+
+def challenge(data: bytes) -> bytes:
+    command = BaseCommand(type=BaseCommand.AUTH_CHALLENGE)
+    command.authChallenge.server_version = "scripted"
+    command.authChallenge.challenge.auth_method_name = "token"
+    command.authChallenge.challenge.auth_data = data
+    return encode(command)

@@ -18,6 +18,7 @@ from tests.brokers import frames
 from tests.brokers.frames import Frame, Inbox, error_answer, lookup_answer, refusal
 
 LEDGER = 7
+REFRESH = b"PulsarAuthRefresh"
 
 
 class Link:
@@ -28,6 +29,7 @@ class Link:
         self.inbox = Inbox()
         self.is_open = True
         self.accepted_at = time.monotonic()
+        self.is_greeted = False
         self.producers: dict[int, str] = {}
         self.last_ids: dict[int, int] = {}
         self.registrations: dict[int, int] = {}
@@ -88,6 +90,9 @@ class Rule:
     def answer_error(self, code: int, text: str = "as scripted", times: int | None = None) -> None:
         self.answer_bytes(lambda frame: error_answer(frame, code, text), times)
 
+    def challenge(self, data: bytes = REFRESH, times: int | None = None) -> None:
+        self.answer_bytes(lambda frame: frames.challenge(data), times)
+
     def cut_connection(self, times: int | None = 1, *, reset: bool = False) -> None:
         self.do(lambda frame: frame.link.close(reset=reset), times)
 
@@ -143,6 +148,9 @@ class ScriptedBroker:
 
     def on_connect(self) -> Rule:
         return Rule(self, BaseCommand.CONNECT)
+
+    def on_auth_response(self) -> Rule:
+        return Rule(self, BaseCommand.AUTH_RESPONSE)
 
     def on_lookup(self) -> Rule:
         return Rule(self, BaseCommand.LOOKUP)
@@ -212,6 +220,10 @@ class ScriptedBroker:
         """To the last connection."""
         with self.changed:
             self.links[-1].send(raw)
+
+    def challenge(self, data: bytes = REFRESH) -> None:
+        """Ask the last connection for credentials."""
+        self.send_bytes(frames.challenge(data))
 
     def cut_connections(self, *, reset: bool = False) -> None:
         with self.changed:
@@ -287,7 +299,8 @@ class ScriptedBroker:
     def usual_answer(self, frame: Frame) -> None:
         """As a good broker would."""
         usual: dict[int, Callable[[Frame], bytes]] = {
-            BaseCommand.CONNECT: lambda frame: frames.connected(self.max_message_size),
+            BaseCommand.CONNECT: self._connected,
+            BaseCommand.AUTH_RESPONSE: lambda frame: b"" if frame.link.is_greeted else self._connected(frame),
             BaseCommand.LOOKUP: lambda frame: lookup_answer(frame, self.url),
             BaseCommand.PARTITIONED_METADATA: frames.no_partitions,
             BaseCommand.PRODUCER: self.registered,
@@ -299,6 +312,10 @@ class ScriptedBroker:
             self._held.append(frame)
         elif frame.kind in usual:
             frame.link.send(usual[frame.kind](frame))
+
+    def _connected(self, frame: Frame) -> bytes:
+        frame.link.is_greeted = True
+        return frames.connected(self.max_message_size)
 
     def registered(self, frame: Frame) -> bytes:
         """`ProducerSuccess`; from here on the producer may send."""

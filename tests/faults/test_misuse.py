@@ -1279,7 +1279,8 @@ def test_enumerations_show_their_names() -> None:
 
 def test_what_the_package_does_not_have() -> None:
     for name, reason in {
-        "AuthenticationToken": "not supported yet",
+        "AutoClusterFailover": "not supported yet",
+        "AuthenticationAthenz": "subclass pulsar_fast.Authentication",
         "ConsumerType": "official client",
     }.items():
         with pytest.raises(AttributeError, match=reason):
