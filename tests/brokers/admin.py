@@ -1,7 +1,9 @@
 """The admin REST interface of a broker."""
 
+import base64
 import http.client
 import json
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +18,21 @@ class AdminError(Exception):
         self.status = status
 
 
+@dataclass(frozen=True)
+class Login:
+    """Who asks: a method of the binary protocol, ``token`` or ``basic``, and its data."""
+
+    method: str
+    data: str
+
+    @property
+    def header(self) -> str:
+        """The same for HTTP."""
+        if self.method == "token":
+            return f"Bearer {self.data}"
+        return f"Basic {base64.b64encode(self.data.encode()).decode()}"
+
+
 class Admin:
     """Calls below ``/admin/v2``; bodies and answers are JSON. No answer within 10 s is a ``TimeoutError``.
 
@@ -25,8 +42,11 @@ class Admin:
     >>> admin.post("/namespaces/public/x/maxProducersPerTopic", 1)
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, login: Login | None = None) -> None:
         self._address = urlsplit(url).netloc
+        self._headers = {"Content-Type": "application/json"}
+        if login is not None:
+            self._headers["Authorization"] = login.header
 
     def get(self, path: str) -> Any:
         return self._call("GET", f"/admin/v2{path}")
@@ -48,7 +68,7 @@ class Admin:
     def _call(self, method: str, path: str, body: object = None) -> Any:
         address = self._address
         for _ in range(_MOST_REDIRECTS):
-            status, text, location = _request(address, method, path, body)
+            status, text, location = _request(address, method, path, body, self._headers)
             if location is None:
                 break
             target = urlsplit(location)
@@ -58,11 +78,13 @@ class Admin:
         return json.loads(text) if text else None
 
 
-def _request(address: str, method: str, path: str, body: object) -> tuple[int, str, str | None]:
+def _request(
+    address: str, method: str, path: str, body: object, headers: dict[str, str]
+) -> tuple[int, str, str | None]:
     connection = http.client.HTTPConnection(address, timeout=10)
     try:
         data = None if body is None else json.dumps(body)
-        connection.request(method, path, data, {"Content-Type": "application/json"})
+        connection.request(method, path, data, headers)
         answer = connection.getresponse()
         text = answer.read().decode()
     finally:

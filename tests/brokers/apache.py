@@ -18,7 +18,7 @@ from types import TracebackType
 
 from pulsar_fast.embedded import reserve_port
 
-from .admin import Admin, AdminError
+from .admin import Admin, AdminError, Login
 from .jvm import JavaServer, configured
 from .maven import class_path
 
@@ -48,14 +48,20 @@ class ApacheBroker:
 
     Args:
         overrides: settings of ``broker.conf`` on top of ``conf/standalone.conf``.
+        login: of a super user, where the settings ask for one.
         two_listeners: whether it advertises ``internal``, its own address, and ``external``, ``external_url``.
     """
 
     def __init__(
-        self, overrides: Mapping[str, str | int] | None = None, *, two_listeners: bool = False
+        self,
+        overrides: Mapping[str, str | int] | None = None,
+        login: Login | None = None,
+        *,
+        two_listeners: bool = False,
     ) -> None:
         self._two_listeners = two_listeners
         self._overrides = overrides or {}
+        self._login = login
         self._resources = ExitStack()
 
     def start(self) -> None:
@@ -72,7 +78,7 @@ class ApacheBroker:
             self.service_url = f"pulsar://127.0.0.1:{broker}"
             self.external_url = f"pulsar://localhost:{external}"
             self.admin_url = f"http://127.0.0.1:{web}"
-            self.admin = Admin(self.admin_url)
+            self.admin = Admin(self.admin_url, self._login)
             folder = Path(tempfile.mkdtemp(prefix="pulsar-fast-apache-"))
             resources.callback(shutil.rmtree, folder)
             settings = {"brokerServicePort": broker, "webServicePort": web, **self._overrides}
@@ -125,7 +131,9 @@ class ApacheBroker:
         self.stop()
 
     def _run(self) -> float:
-        return self._server.start_broker(self.service_url, self._has_default_namespace, _START_TIMEOUT)
+        return self._server.start_broker(
+            self.service_url, self._has_default_namespace, _START_TIMEOUT, self._login
+        )
 
     def _has_default_namespace(self) -> bool:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pulsar_fast.embedded import ServerProcess
 
+from .admin import Login
 from .maven import class_path
 from .peek import greets
 
@@ -28,7 +29,9 @@ class JavaServer(ServerProcess):
         folder.mkdir(exist_ok=True)
         super().__init__(java(folder, main, arguments, options), folder)
 
-    def start_broker(self, url: str, ready: Callable[[], bool], timeout: float) -> float:
+    def start_broker(
+        self, url: str, ready: Callable[[], bool], timeout: float, login: Login | None = None
+    ) -> float:
         """``start`` of a broker with that URL, asked whether it is ready only when it answers the handshake.
 
         Returns when it first did, in seconds of the monotonic clock.
@@ -36,7 +39,7 @@ class JavaServer(ServerProcess):
         answered: list[float] = []
 
         def answers_and_is_ready() -> bool:
-            if not answered and greets(url):
+            if not answered and greets(url, login):
                 answered.append(time.monotonic())
             return bool(answered) and ready()
 

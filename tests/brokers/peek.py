@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from .admin import Login
+
 _CONNECT, _CONNECTED, _SUBSCRIBE, _MESSAGE, _FLOW, _SUCCESS, _PING, _PONG = 2, 3, 4, 9, 11, 13, 18, 19
 _LOOKUP, _LOOKUP_RESPONSE = 23, 24
 _EARLIEST = (1 << 64) - 1  # as ledger and as entry
@@ -124,20 +126,23 @@ def peek(service_url: str, topic: str, entries: int, timeout: float = 10.0) -> l
     return found
 
 
-def greets(service_url: str) -> bool:
+def greets(service_url: str, login: Login | None = None) -> bool:
     """Whether a broker answers the handshake there, which it does a while after it listens, within 1 s."""
     address = urlsplit(service_url)
     try:
         with socket.create_connection((address.hostname, address.port), timeout=1) as connection:
             connection.settimeout(0.1)
-            _shake_hands(_Frames(connection, time.monotonic() + 1))
+            _shake_hands(_Frames(connection, time.monotonic() + 1), login)
     except (OSError, AssertionError):
         return False
     return True
 
 
-def _shake_hands(frames: "_Frames") -> None:
-    frames.send(_CONNECT, {1: b"pulsar-fast tests", 4: 19})
+def _shake_hands(frames: "_Frames", login: Login | None = None) -> None:
+    fields: dict[int, int | bytes] = {1: b"pulsar-fast tests", 4: 19}
+    if login is not None:
+        fields |= {3: login.data.encode(), 5: login.method.encode()}
+    frames.send(_CONNECT, fields)
     frames.receive(_CONNECTED)
 
 
