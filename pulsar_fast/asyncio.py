@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import logging
 import os
+import ssl
 import warnings
 from collections.abc import Iterable
 from datetime import timedelta
@@ -26,6 +27,7 @@ from .options import ClientOptions, ProducerOptions
 from .producer_base import BaseProducer, check_timeout, snapshot
 from .result import Result
 from .service_url import ServiceUrl
+from .tls import dial_for
 from .topic_name import TopicName
 from .topic_producer import State, TopicProducer
 
@@ -306,7 +308,7 @@ class Client:
         use_tls: bool = False,
         tls_trust_certs_file_path: str | None = None,
         tls_allow_insecure_connection: bool = False,
-        tls_validate_hostname: bool = False,
+        tls_validate_hostname: bool = True,
         logger: logging.Logger | None = None,
         connection_timeout_ms: int = 10000,
         listener_name: str | None = None,
@@ -318,10 +320,12 @@ class Client:
         max_backoff_interval_ms: int = 10000,
         connections_per_broker: int = 1,
         connection_max_idle_seconds: float | None = 60,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         self._options = ClientOptions.from_arguments(**arguments)
-        self._url = ServiceUrl.parse(service_url)
+        self._url = ServiceUrl.parse(service_url, use_tls=self._options.use_tls)
+        self._dial = dial_for(self._url, self._options)
         self._core: ClientCore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forks = fork_count()
@@ -332,7 +336,7 @@ class Client:
             raise RuntimeError("this client was created before os.fork(): create the client after the fork")
         loop = asyncio.get_running_loop()
         if self._core is None:
-            self._core = ClientCore(self._url, self._options, on_released=_cores.discard)
+            self._core = ClientCore(self._url, self._options, dial=self._dial, on_released=_cores.discard)
             self._loop = loop
             _cores.add(self._core)
         if self._loop is not loop:

@@ -1,6 +1,7 @@
 """The synchronous client."""
 
 import logging
+import ssl
 import warnings
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from .loop_thread import LoopThread, on_loop
 from .options import ClientOptions, ProducerOptions
 from .producer import Producer
 from .service_url import ServiceUrl
+from .tls import dial_for
 from .topic_name import TopicName
 
 __all__ = ["Client"]
@@ -22,8 +24,8 @@ class Client:
     """A connection to a Pulsar cluster, for producing. As a context manager it closes itself.
 
     service_url: `pulsar://host[:port][,host[:port]...]`; IPv6 literals in brackets, port 6650 by default. With
-        `http://` (port 8080 by default) topics are looked up over HTTP, and the brokers' binary ports used then.
-    authentication: who the client is, such as `AuthenticationToken`; default nobody in particular.
+        `pulsar+ssl://` over TLS, port 6651 by default; with `http://` (8080 by default) topics are looked up over
+        HTTP, and the brokers' binary ports used then.
     operation_timeout_seconds: creating a producer, look-ups, closing. Default 30.
     connection_timeout_ms: name resolution, TCP and handshake of one connection. Default 10000.
     keep_alive_interval_seconds: between pings; a broker silent for two of them is given up. Default 30.
@@ -34,6 +36,13 @@ class Client:
     connections_per_broker: among which the producers are divided; each stays with its own. Default 1.
     connection_max_idle_seconds: a connection without producers and requests for so long is closed, at most a
         quarter later; None for never. Default 60.
+    use_tls: TLS also with `pulsar://`. Default False.
+    tls_trust_certs_file_path: PEM file of the CAs to trust. Default the system's, else those of `certifi`.
+    tls_allow_insecure_connection: accept any certificate of a broker. Default False.
+    tls_validate_hostname: refuse a certificate that is not for the host that is dialled. Default True.
+    tls_certificate_file_path, tls_private_key_file_path: PEM files of this client's certificate and key (not
+        encrypted), read again for each connection.
+    ssl_context: an `ssl.SSLContext` to be used as it is, instead of the `tls_` options.
 
     The other arguments are those of the official client. They are accepted with their defaults only, and raise
     `NotImplementedError` otherwise. Raises `ValueError` or `TypeError` naming the argument; connects only when
@@ -53,7 +62,7 @@ class Client:
         use_tls: bool = False,
         tls_trust_certs_file_path: str | None = None,
         tls_allow_insecure_connection: bool = False,
-        tls_validate_hostname: bool = False,
+        tls_validate_hostname: bool = True,
         logger: logging.Logger | None = None,
         connection_timeout_ms: int = 10000,
         listener_name: str | None = None,
@@ -65,11 +74,13 @@ class Client:
         max_backoff_interval_ms: int = 10000,
         connections_per_broker: int = 1,
         connection_max_idle_seconds: float | None = 60,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         options = ClientOptions.from_arguments(**arguments)
-        url = ServiceUrl.parse(service_url)
-        self._thread = LoopThread(lambda: ClientCore(url, options))
+        url = ServiceUrl.parse(service_url, use_tls=options.use_tls)
+        dial = dial_for(url, options)
+        self._thread = LoopThread(lambda: ClientCore(url, options, dial=dial))
 
     def create_producer(
         self,

@@ -245,7 +245,8 @@ class Connection(Channel):
             self._break_down(error)
             return
         if not alive:
-            self.lose(ConnectError(f"{self.address} closed the connection"))
+            hint = "" if self._handshake.done() else _CLOSED_AT_ONCE
+            self.lose(ConnectError(f"{self.address} closed the connection{hint}"))
 
     def _on_readable(self) -> None:
         self.take_in()
@@ -396,6 +397,11 @@ class Connection(Channel):
         producers, self.producers = self.producers, {}
         for producer in producers.values():
             producer.on_connection_lost(self, error)
+
+
+_CLOSED_AT_ONCE = (
+    " before it answered; a TLS port (6651 by default) needs pulsar+ssl://, a plain one pulsar://"
+)
 
 
 def _hint(error: FrameError) -> str:

@@ -50,7 +50,7 @@ class HttpLookup:
     """Asks any host of the service URL; goes on to the next one when a host fails. Owned by the event loop."""
 
     def __init__(self, service_url: ServiceUrl, clock: Clock, options: ClientOptions) -> None:
-        self._service_url = service_url
+        self.service_url = service_url
         self._hosts = Hosts(service_url.hosts, clock.now_ns, options.operation_timeout_seconds)
         self._listener_name = options.listener_name
         self._connection_timeout = options.connection_timeout_ms / 1000
@@ -58,18 +58,15 @@ class HttpLookup:
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
 
     def __str__(self) -> str:
-        return ", ".join(f"http://{host_and_port(host)}" for host in self._service_url.hosts)
+        return ", ".join(f"http://{host_and_port(host)}" for host in self.service_url.hosts)
 
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
         """The broker that serves a topic. One attempt; raises what stopped it."""
         listener = {} if self._listener_name is None else {"listenerName": self._listener_name}
         url, found = await self._ask(f"/lookup/v2/topic/{_path(topic)}", listener)
-        broker_url = found.get("brokerUrl")
-        if not broker_url:
-            raise LookupError(f"{url} named no pulsar:// URL")
         try:
-            broker = ServiceUrl.of_broker(broker_url).hosts[0]
-        except (TypeError, ValueError, NotImplementedError) as error:
+            broker = self.service_url.of_broker(found.get("brokerUrl", ""), found.get("brokerUrlTls", ""))
+        except (TypeError, ValueError) as error:
             raise LookupError(f"{url}: {error}") from error
         return BrokerAddress(broker, broker)
 

@@ -26,13 +26,13 @@ class Lookup:
     def __init__(
         self, service_url: ServiceUrl, pool: ConnectionPool, clock: Clock, options: ClientOptions
     ) -> None:
-        self._service_url = service_url
+        self.service_url = service_url
         self._hosts = Hosts(service_url.hosts, clock.now_ns, options.operation_timeout_seconds)
         self._pool = pool
         self._listener_name = options.listener_name
 
     def __str__(self) -> str:
-        return ", ".join(map(host_and_port, self._service_url.hosts))
+        return ", ".join(map(host_and_port, self.service_url.hosts))
 
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
         """The broker that serves a topic. One attempt; raises what stopped it."""
@@ -64,12 +64,9 @@ class Lookup:
     def _named_broker(
         self, topic: TopicName, asked: BrokerAddress, answer: CommandLookupTopicResponse
     ) -> BrokerAddress:
-        url = answer.brokerServiceUrl
-        if not url:
-            raise LookupError(f"{asked} named no pulsar:// URL for {topic.full}")
         try:
-            broker = ServiceUrl.of_broker(url).hosts[0]
-        except (ValueError, NotImplementedError) as error:
+            broker = self.service_url.of_broker(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
+        except ValueError as error:
             raise LookupError(f"{asked} answered for {topic.full}: {error}") from error
         return BrokerAddress(asked.physical if answer.proxy_through_service_url else broker, broker)
 

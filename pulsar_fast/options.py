@@ -5,6 +5,7 @@ with their default only, so that code which spells them out keeps working and no
 """
 
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
@@ -88,6 +89,9 @@ def _authentication(name: str, value: object) -> None:
             f"which only its own client can use: make it with pulsar_fast.{kind.__name__}"
         )
     raise _type_error(name, "a pulsar_fast.Authentication", value)
+def _ssl_context(name: str, value: object) -> None:
+    if not isinstance(value, ssl.SSLContext):
+        raise _type_error(name, "an ssl.SSLContext", value)
 
 
 def _is_default(value: object, default: object) -> bool:
@@ -165,6 +169,20 @@ class ClientOptions(_Options):
     """Among which the producers are divided; each stays with its own."""
     connection_max_idle_seconds: float | None = field(default=60, metadata=_checked_by(_or_none(_seconds)))
     """A connection without producers and requests for so long is closed; None: never."""
+    use_tls: bool = field(default=False, metadata=_checked_by(_boolean))
+    """Whether to use TLS also with `pulsar://`; `pulsar+ssl://` always does."""
+    tls_trust_certs_file_path: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
+    """PEM file with the CAs to trust; None: the system's, or those of `certifi` if there are none."""
+    tls_allow_insecure_connection: bool = field(default=False, metadata=_checked_by(_boolean))
+    """Whether to accept any certificate of a broker, whatever its name."""
+    tls_validate_hostname: bool = field(default=True, metadata=_checked_by(_boolean))
+    """Whether a broker's certificate must be for the host that was dialled (the official default is False)."""
+    tls_certificate_file_path: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
+    """PEM file with the certificate of this client, and the CAs between it and one that brokers trust."""
+    tls_private_key_file_path: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
+    """PEM file with the key to that certificate, not encrypted."""
+    ssl_context: ssl.SSLContext | None = field(default=None, metadata=_checked_by(_or_none(_ssl_context)))
+    """Used as it is, instead of all `tls_` options."""
 
     _UNSUPPORTED = {
         "io_threads": 1,
@@ -172,12 +190,6 @@ class ClientOptions(_Options):
         "concurrent_lookup_requests": 50000,
         "log_conf_file_path": None,
         "stats_interval_in_seconds": 600,
-        "use_tls": False,
-        "tls_trust_certs_file_path": None,
-        "tls_allow_insecure_connection": False,
-        "tls_validate_hostname": False,
-        "tls_private_key_file_path": None,
-        "tls_certificate_file_path": None,
     }
 
     def __post_init__(self) -> None:
@@ -187,6 +199,12 @@ class ClientOptions(_Options):
                 f"initial_backoff_interval_ms ({self.initial_backoff_interval_ms}) must not be above "
                 f"max_backoff_interval_ms ({self.max_backoff_interval_ms})"
             )
+        if (self.tls_certificate_file_path is None) != (self.tls_private_key_file_path is None):
+            raise ValueError("tls_certificate_file_path and tls_private_key_file_path go together")
+        if self.ssl_context is not None:
+            for option in fields(self):
+                if option.name.startswith("tls_") and getattr(self, option.name) != option.default:
+                    raise ValueError(f"{option.name} has no effect with ssl_context: set it in the context")
 
 
 @dataclass(frozen=True)

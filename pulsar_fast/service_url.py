@@ -6,7 +6,7 @@ from ipaddress import AddressValueError, IPv6Address
 
 __all__ = ["ServiceUrl"]
 
-_DEFAULT_PORTS = {"pulsar": 6650, "http": 8080}
+_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080}
 _FORM = "pulsar://host:6650"
 
 _BRACKETED = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?", re.DOTALL)
@@ -23,13 +23,12 @@ class ServiceUrl:
     tls: bool
 
     @classmethod
-    def parse(cls, text: str, argument: str = "service_url") -> "ServiceUrl":
-        """Parse `pulsar://host[:port][,host[:port]...]`, or the same with `http://`.
+    def parse(cls, text: str, argument: str = "service_url", *, use_tls: bool = False) -> "ServiceUrl":
+        """Parse `pulsar://host[:port][,host[:port]...]`, or the same with `pulsar+ssl://` or `http://`.
 
-        The port is 6650 if none is given, of `http://` 8080.
-
+        The port is 6650, 6651 or 8080 if none is given. `use_tls` asks for TLS to brokers whatever the scheme.
         `argument` is what error messages call the text. Raises TypeError if it is not a `str`,
-        NotImplementedError for `pulsar+ssl://` and `https://`, and ValueError, which says what is wrong, otherwise.
+        NotImplementedError for `https://`, and ValueError, which says what is wrong, otherwise.
         """
         if not isinstance(text, str):
             raise TypeError(f"{argument} must be a str such as {_FORM!r}, not {type(text).__name__}")
@@ -39,22 +38,26 @@ class ServiceUrl:
             raise ValueError(f"{argument} must not hold a user name or password, only {_FORM!r}")
         try:
             if not separator:
-                raise ValueError(f"it must start with pulsar://, as in {_FORM}")
+                raise ValueError(f"it must start with pulsar:// (or pulsar+ssl://), as in {_FORM}")
             _check_scheme(scheme)
             port = _DEFAULT_PORTS[scheme]
             hosts = tuple(_parse_host(part, port) for part in authority.removesuffix("/").split(","))
         except (ValueError, NotImplementedError) as error:
             raise type(error)(f"{argument} {text!r} cannot be used: {error}") from None
-        return cls(scheme, hosts, tls=False)
+        return cls(scheme, hosts, tls=use_tls or scheme == "pulsar+ssl")
 
-    @classmethod
-    def of_broker(cls, text: str) -> "ServiceUrl":
-        """Parse what a broker calls itself or another one; raises as `parse`, ValueError also for `http://`."""
-        argument = "the broker's URL"
-        url = cls.parse(text, argument)
-        if url.is_http:
-            raise ValueError(f"{argument} {text!r} cannot be used: it is not that of a binary port, {_FORM}")
-        return url
+    def of_broker(self, plain: str, tls: str, argument: str = "the broker's URL") -> tuple[str, int]:
+        """The host of a broker that is known by two URLs: of the one for TLS where this one is, else of the plain one.
+
+        Raises TypeError and ValueError, which say what is wrong.
+        """
+        text, scheme = (tls, "pulsar+ssl") if self.tls else (plain, "pulsar")
+        if not text:
+            raise ValueError(f"{argument}: there is none with {scheme}://")
+        scheme_of_it = text.partition("://")[0].lower() if isinstance(text, str) else scheme
+        if scheme_of_it != scheme:
+            raise ValueError(f"{argument} {text!r} must start with {scheme}://")
+        return ServiceUrl.parse(text, argument).hosts[0]
 
     @property
     def is_http(self) -> bool:
@@ -63,8 +66,6 @@ class ServiceUrl:
 
 
 def _check_scheme(scheme: str) -> None:
-    if scheme == "pulsar+ssl":
-        raise NotImplementedError(f"pulsar+ssl:// (TLS) is not supported yet, use {_FORM}")
     if scheme == "https":
         raise NotImplementedError(f"https:// (TLS) is not supported yet, use http:// or {_FORM}")
     if scheme not in _DEFAULT_PORTS:

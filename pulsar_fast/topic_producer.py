@@ -25,7 +25,6 @@ from .exceptions import (
 )
 from .options import ProducerOptions
 from .result import Result
-from .service_url import ServiceUrl
 from .stats import ProducerStats
 from .topic_name import TopicName
 from .wire.messages import BaseCommand, CommandCloseProducer, CommandProducerSuccess, CommandSendError
@@ -368,19 +367,21 @@ class TopicProducer:
         """The topic moves, or is closed; the connection itself stays good and needs no answer."""
         error = ServiceUnitNotReady(f"{connection.address} closed the producer")
         connection.producers.pop(self._producer_id, None)
-        self._hint = self._assigned_broker(connection, close.assignedBrokerServiceUrl)
+        self._hint = self._assigned_broker(connection, close)
         if self._attempt is not None and self._attempt.connection is connection:
             connection.forget(self._attempt.request_id)
             self._attempt.fail(error)
         if self._registration is not None and self._registration.channel is connection:
             self._registration_ended(error)
 
-    def _assigned_broker(self, connection: Connection, url: str) -> BrokerAddress | None:
-        if not url:
+    def _assigned_broker(self, connection: Connection, close: CommandCloseProducer) -> BrokerAddress | None:
+        plain, tls = close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls
+        if not plain and not tls:
             return None
         try:
-            broker = ServiceUrl.of_broker(url).hosts[0]
-        except (ValueError, NotImplementedError) as error:
+            service_url = self._client.lookup.service_url
+            broker = service_url.of_broker(plain, tls, "the assigned broker's URL")
+        except ValueError as error:
             self._logger.warning("%s: %s", self.topic.full, error)
             return None
         return BrokerAddress(connection.address.physical if connection.address.is_proxied else broker, broker)

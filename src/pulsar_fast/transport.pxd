@@ -10,6 +10,7 @@ cdef extern from "platform.h" nogil:
 
 
 cdef class Transport:
+    cdef public size_t most   # bytes of a `take`: what is offered to Python is copied
     cdef Py_ssize_t offer(self, iovec* pieces, int count) except -2
     cdef Py_ssize_t receive(self, char* into, size_t size) except -2
 

@@ -9,12 +9,24 @@ cdef class Transport:
     """The seam. A subclass in Python implements `take(chunks) -> int` and `give(limit) -> bytes | None`.
 
     `take` returns how many bytes it took (-1: none now), `give` returns received bytes, b"" at the end of the
-    stream, None when there are none now. Below a connection it also tells when to call them: `watch_reading(call)`,
-    `watch_writing(call)` and `stop_watching_writing()`; what was asked for ends with `close`.
+    stream, None when there are none now. `most` bounds what a `take` is offered. Below a connection it also tells
+    when to call them: `watch_reading(call)`, `watch_writing(call)` and `stop_watching_writing()`; what was asked
+    for ends with `close`.
     """
 
+    def __cinit__(self, *args, **kwargs):
+        self.most = <size_t>-1
+
     cdef Py_ssize_t offer(self, iovec* pieces, int count) except -2:
-        return self.take([(<char*>pieces[i].iov_base)[:pieces[i].iov_len] for i in range(count)])
+        cdef list chunks = []
+        cdef size_t size, left = self.most
+        for i in range(count):
+            size = min(pieces[i].iov_len, left)
+            chunks.append((<char*>pieces[i].iov_base)[:size])
+            left -= size
+            if left == 0:
+                break
+        return self.take(chunks)
 
     cdef Py_ssize_t receive(self, char* into, size_t size) except -2:
         cdef bytes received = self.give(size)
@@ -67,6 +79,20 @@ cdef class SocketTransport(Transport):
         if received == PF_FAILED:
             PyErr_SetFromErrno(OSError)
         return received
+
+    # The same for a layer above in Python.
+
+    def take(self, list chunks):
+        try:
+            return self.socket.sendmsg(chunks)
+        except BlockingIOError:
+            return -1
+
+    def give(self, size_t limit):
+        try:
+            return self.socket.recv(limit)
+        except BlockingIOError:
+            return None
 
     def watch_reading(self, call):
         self.loop.add_reader(self.fd, call)

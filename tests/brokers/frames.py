@@ -186,13 +186,15 @@ def success(frame: Frame) -> bytes:
     return encode(command)
 
 
-def close_producer(producer_id: int, assigned: str | None = None) -> bytes:
+def close_producer(producer_id: int, assigned: str | None = None, assigned_tls: str | None = None) -> bytes:
     """The broker's own, with or without the URL of the new owner."""
     command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = 0
     if assigned is not None:
         command.close_producer.assignedBrokerServiceUrl = assigned
+    if assigned_tls is not None:
+        command.close_producer.assignedBrokerServiceUrlTls = assigned_tls
     return encode(command)
 
 
@@ -255,6 +257,7 @@ def lookup_answer(
     url: str,
     kind: int = CommandLookupTopicResponse.Connect,
     *,
+    tls_url: str = "",
     authoritative: bool = True,
     through_proxy: bool = False,
 ) -> bytes:
@@ -263,6 +266,7 @@ def lookup_answer(
     answer.request_id = frame.request_id
     answer.response = kind
     answer.brokerServiceUrl = url
+    answer.brokerServiceUrlTls = tls_url
     answer.authoritative = authoritative
     answer.proxy_through_service_url = through_proxy
     return encode(command)

@@ -99,12 +99,20 @@ class Rule:
     def stop_reading(self) -> None:
         self.do(lambda frame: self.broker.stop_reading(), 1)
 
-    def redirect_to(self, url: str, *, authoritative: bool = True, times: int | None = None) -> None:
+    def redirect_to(
+        self, url: str, *, tls_url: str = "", authoritative: bool = True, times: int | None = None
+    ) -> None:
         kind = CommandLookupTopicResponse.Redirect
-        self.answer_bytes(lambda frame: lookup_answer(frame, url, kind, authoritative=authoritative), times)
+        self.answer_bytes(
+            lambda frame: lookup_answer(frame, url, kind, tls_url=tls_url, authoritative=authoritative), times
+        )
 
-    def send_to(self, url: str, *, through_proxy: bool = False, times: int | None = None) -> None:
-        self.answer_bytes(lambda frame: lookup_answer(frame, url, through_proxy=through_proxy), times)
+    def send_to(
+        self, url: str, *, tls_url: str = "", through_proxy: bool = False, times: int | None = None
+    ) -> None:
+        self.answer_bytes(
+            lambda frame: lookup_answer(frame, url, tls_url=tls_url, through_proxy=through_proxy), times
+        )
 
 
 class ScriptedBroker:
@@ -119,6 +127,7 @@ class ScriptedBroker:
         self.max_message_size = max_message_size
         self.last_sequence_id = -1
         self.schema_version = b""
+        self.tls_url = ""  # which look-ups name beside the plain one
         self._entries = 0
         self._names = 0
         self._registrations = 0
@@ -200,18 +209,20 @@ class ScriptedBroker:
             self._reads = True
             self._wake()
 
-    def close_producer(self, frame: Frame | None = None, *, assigned: str = "") -> None:
+    def close_producer(
+        self, frame: Frame | None = None, *, assigned: str = "", assigned_tls: str = ""
+    ) -> None:
         """Tell the producer of a frame (the last one registered) that its topic is moved."""
         with self.changed:
             frame = frame or self.got(BaseCommand.PRODUCER)[-1]
-            frame.link.send(self.closing(frame, assigned=assigned))
+            frame.link.send(self.closing(frame, assigned=assigned, assigned_tls=assigned_tls))
 
-    def closing(self, frame: Frame, *, assigned: str = "") -> bytes:
+    def closing(self, frame: Frame, *, assigned: str = "", assigned_tls: str = "") -> bytes:
         """`CloseProducer` for the producer of a frame."""
         body = frame.command.producer if frame.kind == BaseCommand.PRODUCER else frame.command.send
         if frame.link.producers.pop(body.producer_id, None):
             frame.link.dropped.add(body.producer_id)
-        return frames.close_producer(body.producer_id, assigned or None)
+        return frames.close_producer(body.producer_id, assigned or None, assigned_tls or None)
 
     def send_error(self, code: int, at: Frame, text: str = "as scripted") -> None:
         at.link.send(refusal(at, code, text))
@@ -301,7 +312,7 @@ class ScriptedBroker:
         usual: dict[int, Callable[[Frame], bytes]] = {
             BaseCommand.CONNECT: self._connected,
             BaseCommand.AUTH_RESPONSE: lambda frame: b"" if frame.link.is_greeted else self._connected(frame),
-            BaseCommand.LOOKUP: lambda frame: lookup_answer(frame, self.url),
+            BaseCommand.LOOKUP: lambda frame: lookup_answer(frame, self.url, tls_url=self.tls_url),
             BaseCommand.PARTITIONED_METADATA: frames.no_partitions,
             BaseCommand.PRODUCER: self.registered,
             BaseCommand.CLOSE_PRODUCER: self._closed,

@@ -2,6 +2,7 @@ import dataclasses
 import inspect
 import logging
 import math
+import ssl
 
 import pulsar
 import pulsar.asyncio
@@ -47,9 +48,10 @@ def test_every_official_default_is_accepted(options, function, without):
 def test_the_defaults_are_the_official_ones(options, function, without):
     official = official_defaults(function, without)
     for field in dataclasses.fields(options):
-        if field.name in official and field.name != "batching_enabled":
+        if field.name in official and field.name not in ("batching_enabled", "tls_validate_hostname"):
             assert field.default == official[field.name], field.name
     assert ProducerOptions().batching_enabled is None
+    assert ClientOptions().tls_validate_hostname is True
 
 
 OTHER = {
@@ -76,8 +78,8 @@ def test_unsupported_arguments_are_refused_unless_at_their_default(options, func
 def test_equal_values_of_other_types_are_not_the_default():
     with pytest.raises(NotImplementedError, match="io_threads"):
         ClientOptions.from_arguments(io_threads=True)
-    with pytest.raises(NotImplementedError, match="use_tls"):
-        ClientOptions.from_arguments(use_tls=0)
+    with pytest.raises(NotImplementedError, match="stats_interval_in_seconds"):
+        ClientOptions.from_arguments(stats_interval_in_seconds=600.0)
 
 
 @pytest.mark.parametrize("options", [ClientOptions, ProducerOptions])
@@ -138,17 +140,31 @@ def test_back_off_bounds_are_in_order():
         ClientOptions(initial_backoff_interval_ms=200, max_backoff_interval_ms=100)
 
 
-@pytest.mark.parametrize("name", ["block_if_queue_full", "batching_enabled"])
-def test_booleans(name):
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (ProducerOptions, "block_if_queue_full"),
+        (ProducerOptions, "batching_enabled"),
+        (ClientOptions, "use_tls"),
+        (ClientOptions, "tls_allow_insecure_connection"),
+        (ClientOptions, "tls_validate_hostname"),
+    ],
+)
+def test_booleans(options, name):
     for value in (True, False):
-        assert getattr(ProducerOptions.from_arguments(**{name: value}), name) is value
+        assert getattr(options.from_arguments(**{name: value}), name) is value
     for value in (0, 1, "yes"):
         with pytest.raises(TypeError, match=f"{name} must be a bool"):
-            ProducerOptions.from_arguments(**{name: value})
+            options.from_arguments(**{name: value})
 
 
 @pytest.mark.parametrize(
-    ("options", "name"), [(ClientOptions, "listener_name"), (ProducerOptions, "producer_name")]
+    ("options", "name"),
+    [
+        (ClientOptions, "listener_name"),
+        (ClientOptions, "tls_trust_certs_file_path"),
+        (ProducerOptions, "producer_name"),
+    ],
 )
 def test_names(options, name):
     assert getattr(options.from_arguments(**{name: "é"}), name) == "é"
@@ -166,6 +182,28 @@ def test_logger():
     assert ClientOptions.from_arguments(logger=logger).logger is logger
     with pytest.raises(TypeError, match=r"logger must be a logging\.Logger, not str"):
         ClientOptions.from_arguments(logger="x")
+
+
+def test_a_certificate_and_its_key_go_together():
+    both = {"tls_certificate_file_path": "c", "tls_private_key_file_path": "k"}
+    assert ClientOptions(**both).tls_private_key_file_path == "k"
+    for name, value in both.items():
+        with pytest.raises(ValueError, match="go together"):
+            ClientOptions(**{name: value})
+
+
+def test_an_ssl_context_excludes_what_it_holds_itself():
+    context = ssl.create_default_context()
+    assert ClientOptions(ssl_context=context, use_tls=True).ssl_context is context
+    for name, value in {
+        "tls_trust_certs_file_path": "x",
+        "tls_allow_insecure_connection": True,
+        "tls_validate_hostname": False,
+    }.items():
+        with pytest.raises(ValueError, match=f"{name} has no effect with ssl_context"):
+            ClientOptions.from_arguments(ssl_context=context, **{name: value})
+    with pytest.raises(TypeError, match=r"ssl_context must be an ssl\.SSLContext, not str"):
+        ClientOptions.from_arguments(ssl_context="x")
 
 
 @pytest.mark.parametrize("value", [{"é": "\0😀", "": ""}, {}, None])

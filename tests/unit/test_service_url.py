@@ -77,11 +77,45 @@ def test_refused(text, reason):
 
 
 @pytest.mark.parametrize(
-    "text", ["pulsar+ssl://localhost:6651", "PULSAR+SSL://localhost", "https://localhost", "HTTPS://a:8443"]
+    ("text", "hosts"),
+    [
+        ("pulsar+ssl://localhost", [("localhost", 6651)]),
+        ("PULSAR+SSL://a:1,b", [("a", 1), ("b", 6651)]),
+        ("pulsar+ssl://[::1]", [("::1", 6651)]),
+    ],
 )
+def test_tls(text, hosts):
+    assert ServiceUrl.parse(text) == ServiceUrl("pulsar+ssl", tuple(hosts), tls=True)
+
+
+def test_tls_by_an_option_keeps_the_port_of_the_url():
+    assert ServiceUrl.parse("pulsar://a", use_tls=True) == ServiceUrl("pulsar", (("a", 6650),), tls=True)
+
+
+@pytest.mark.parametrize("text", ["pulsar+ssl:/a", "pulsar+ssl://", "pulsar+ssl://a:0", "pulsar+tls://a"])
+def test_refused_with_tls(text):
+    with pytest.raises(ValueError, match=r"^service_url "):
+        ServiceUrl.parse(text)
+
+
+@pytest.mark.parametrize("text", ["https://localhost", "HTTPS://a:8443"])
 def test_tls_is_named_as_missing(text):
     with pytest.raises(NotImplementedError, match=r"service_url .*\(TLS\) is not supported yet"):
         ServiceUrl.parse(text)
+
+
+def test_which_of_a_brokers_urls_counts():
+    both = ("pulsar://a:1", "pulsar+ssl://b:2")
+    plain, tls = ServiceUrl.parse("pulsar://x"), ServiceUrl.parse("pulsar+ssl://x")
+    assert plain.of_broker(*both, "URL") == ("a", 1)
+    assert tls.of_broker(*both, "URL") == ("b", 2)
+    assert ServiceUrl.parse("pulsar://x", use_tls=True).of_broker(*both, "URL") == ("b", 2)
+    with pytest.raises(ValueError, match=r"^URL: there is none with pulsar\+ssl://"):
+        tls.of_broker(both[0], "", "URL")
+    with pytest.raises(ValueError, match=r"^URL 'pulsar://a:1' must start with pulsar\+ssl://"):
+        tls.of_broker("", both[0], "URL")
+    with pytest.raises(ValueError, match=r"must start with pulsar://"):
+        plain.of_broker(both[1], "", "URL")
 
 
 @pytest.mark.parametrize("value", [None, 6650, b"pulsar://localhost", ["pulsar://localhost"]])

@@ -1,0 +1,564 @@
+"""TLS: whose certificate is accepted, what is said when it is not, and connections that end, stall or dribble."""
+
+import asyncio
+import itertools
+import shutil
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pulsar_fast.asyncio
+from pulsar_fast import ConnectError, Result
+from pulsar_fast.wire.messages import BaseCommand
+from tests.certificates import Authority, Identity
+from tests.faults.conftest import QUICK
+from tests.faults.outcomes import Outcomes
+from tests.faults.scripted_broker import ScriptedBroker
+from tests.faults.tls_front import TlsFront
+
+STRIDE = 7  # bytes between two cuts; 1 takes minutes
+
+MakeClient = Callable[..., Any]
+Front = Callable[..., TlsFront]
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(ca: Authority) -> Identity:
+    return ca.issue("server", ("localhost", "127.0.0.1"))
+
+
+@pytest.fixture
+def in_front(broker: ScriptedBroker) -> Iterator[Front]:
+    """Puts TLS in front of the scripted broker, which then names that in its look-ups."""
+    fronts: list[TlsFront] = []
+
+    def make(context: ssl.SSLContext, host: str = "127.0.0.1") -> TlsFront:
+        fronts.append(TlsFront(broker.port, context, host))
+        broker.tls_url = fronts[-1].url
+        return fronts[-1]
+
+    yield make
+    for front in fronts:
+        front.stop()
+
+
+@pytest.fixture
+def front(in_front: Front, server: Identity) -> TlsFront:
+    return in_front(server.server())
+
+
+def assert_refused(client: Any, says: str) -> None:
+    """Creating a producer fails, and soon."""
+    started = time.monotonic()
+    with pytest.raises(ConnectError, match=says):
+        client.create_producer("t")
+    assert time.monotonic() - started < 5
+
+
+def until(condition: Callable[[], object], seconds: float = 5) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come true within {seconds:g} s"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def named_broker(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A name that leads to loopback."""
+    real = socket.getaddrinfo
+
+    def resolve(host: str, *rest: Any, **named: Any) -> Any:
+        return real("127.0.0.1" if host.lower().startswith("broker.b.example") else host, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return "broker.b.example"
+
+
+# --- whose certificate is accepted
+
+
+def test_a_message_over_tls(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    producer = make_client(front.url, tls_trust_certs_file_path=ca.path).create_producer("t")
+    producer.send(b"hello")
+    assert broker.payloads == [b"hello"]
+    assert len(front.handshakes) == 1, "the broker that the look-up named is another connection"
+    assert len(broker.links) == 1, "somebody came without TLS"
+
+
+def test_use_tls_with_a_plain_url(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    url = front.url.replace("pulsar+ssl", "pulsar")
+    producer = make_client(url, use_tls=True, tls_trust_certs_file_path=ca.path).create_producer("t")
+    producer.send(b"hello")
+    assert len(front.handshakes) == 1
+    assert broker.payloads == [b"hello"]
+
+
+def test_asyncio(broker: ScriptedBroker, front: TlsFront, ca: Authority) -> None:
+    async def run() -> None:
+        options = {**QUICK, "tls_trust_certs_file_path": ca.path}
+        async with pulsar_fast.asyncio.Client(front.url, **options) as client:
+            producer = await client.create_producer("t")
+            await producer.send(b"hello")
+
+    asyncio.run(run())
+    assert broker.payloads == [b"hello"]
+    until(lambda: front.said_goodbye == 1)
+
+
+def test_an_ssl_context(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    context = ssl.create_default_context(cafile=ca.path)
+    make_client(front.url, ssl_context=context).create_producer("t").send(b"hello")
+    assert broker.payloads == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "is_right"),
+    [
+        (("broker.b.example",), "broker.b.example", True),
+        (("BROKER.b.example",), "broker.b.EXAMPLE", True),
+        (("broker.b.example",), "broker.b.example.", True),
+        (("other.example", "broker.b.example"), "broker.b.example", True),
+        (("*.b.example",), "broker.b.example", True),
+        (("*.broker.b.example",), "broker.b.example", False),
+        (("*.example",), "broker.b.example", False),
+        (("*",), "broker.b.example", False),
+        (("b.example",), "broker.b.example", False),
+        (("127.0.0.1",), "broker.b.example", False),
+        (("127.0.0.1",), "127.0.0.1", True),
+        (("127.0.0.2",), "127.0.0.1", False),
+        (("localhost",), "127.0.0.1", False),
+        ((), "broker.b.example", False),  # the common name alone
+    ],
+)
+def test_names(
+    named_broker: str,
+    broker: ScriptedBroker,
+    in_front: Front,
+    ca: Authority,
+    make_client: MakeClient,
+    names: tuple[str, ...],
+    host: str,
+    is_right: bool,
+) -> None:
+    front = in_front(ca.issue("broker.b.example", names).server())
+    url = f"pulsar+ssl://{host}:{front.port}"
+    broker.tls_url = url
+    client = make_client(url, tls_trust_certs_file_path=ca.path)
+    if is_right:
+        client.create_producer("t").send(b"x")
+        expected = None if host == "127.0.0.1" else host.rstrip(".")
+        assert front.handshakes[0].server_name == expected, "not the name that was dialled"
+    else:
+        assert_refused(
+            client, rf"no TLS with {host}:\d+: .*not valid for '{host}'.*subject alternative names"
+        )
+        assert len(broker.links) == 0, "it went on with a broker of another name"
+        assert len(front.failures) <= 1, "it was tried again, though nothing can have changed"
+    unchecked = make_client(url, tls_trust_certs_file_path=ca.path, tls_validate_hostname=False)
+    assert unchecked.create_producer("u").is_connected()
+
+
+def test_an_issuer_that_is_not_trusted(
+    broker: ScriptedBroker, front: TlsFront, tmp_path: Path, make_client: MakeClient
+) -> None:
+    other = Authority(tmp_path, "other")
+    client = make_client(front.url, tls_trust_certs_file_path=other.path)
+    assert_refused(client, rf"no issuer among '{other.path}'.*tls_trust_certs_file_path")
+    assert front.failures == ["TLSV1_ALERT_UNKNOWN_CA"], "the broker was not told why"
+    assert_refused(make_client(front.url), r"no issuer among the system's CAs.*tls_trust_certs_file_path")
+    assert broker.frames == []
+    assert_refused(make_client(front.url, ssl_context=ssl.create_default_context()), "among the ssl_context")
+    unchecked = make_client(front.url, tls_allow_insecure_connection=True)
+    assert unchecked.create_producer("t").is_connected()
+
+
+def test_a_certificate_that_has_expired(in_front: Front, ca: Authority, make_client: MakeClient) -> None:
+    front = in_front(ca.issue("old", ("127.0.0.1",), days=-1).server())
+    assert_refused(make_client(front.url, tls_trust_certs_file_path=ca.path), "expired.*new certificate")
+
+
+def test_no_protocol_in_common(
+    front: TlsFront, server: Identity, ca: Authority, make_client: MakeClient
+) -> None:
+    context = ssl.create_default_context(cafile=ca.path)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    front.context.maximum_version = ssl.TLSVersion.TLSv1_2
+    client = make_client(front.url, ssl_context=context, operation_timeout_seconds=0.3)
+    assert_refused(client, r"no TLS version \(1\.2 at least\) and cipher that both sides allow")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_sessions_are_resumed(
+    broker: ScriptedBroker,
+    front: TlsFront,
+    ca: Authority,
+    make_client: MakeClient,
+    version: ssl.TLSVersion,
+) -> None:
+    front.context.maximum_version = version
+    producer = make_client(front.url, tls_trust_certs_file_path=ca.path).create_producer("t")
+    for _ in range(3):
+        producer.send(b"x")
+        broker.cut_connections()
+    producer.send(b"x")
+    assert [handshake.resumed for handshake in front.handshakes] == [False, True, True, True]
+
+
+# --- certificates of clients
+
+
+def test_mutual_tls(
+    broker: ScriptedBroker, in_front: Front, ca: Authority, server: Identity, make_client: MakeClient
+) -> None:
+    front = in_front(server.server(asks=ca))
+    app = ca.issue("app")
+    client = make_client(front.url, tls_trust_certs_file_path=ca.path, **app.options)
+    client.create_producer("t").send(b"x")
+    assert [handshake.common_name for handshake in front.handshakes] == ["app"]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("has_one", [True, False])
+def test_a_client_whose_certificate_is_refused(
+    in_front: Front,
+    ca: Authority,
+    server: Identity,
+    tmp_path: Path,
+    make_client: MakeClient,
+    version: ssl.TLSVersion,
+    has_one: bool,
+) -> None:
+    front = in_front(server.server(asks=ca))
+    front.context.maximum_version = version
+    stranger = Authority(tmp_path, "other").issue("stranger").options if has_one else {}
+    client = make_client(
+        front.url, tls_trust_certs_file_path=ca.path, operation_timeout_seconds=0.5, **stranger
+    )
+    whose = "the certificate of this client" if has_one else "a client without a certificate"
+    if version is ssl.TLSVersion.TLSv1_2 and not has_one:
+        whose = "cipher that both sides allow, or the broker refuses a client without a certificate"
+    assert_refused(client, f"{front.port}.*{whose}.*tls_certificate_file_path")
+    assert front.handshakes == []
+
+
+def test_certificates_are_read_again_for_each_connection(
+    broker: ScriptedBroker,
+    in_front: Front,
+    ca: Authority,
+    server: Identity,
+    tmp_path: Path,
+    make_client: MakeClient,
+) -> None:
+    front = in_front(server.server(asks=ca))
+    trusted = str(tmp_path / "trusted.crt")
+    shutil.copy(ca.path, trusted)
+    mine = ca.issue("first", file="mine")
+    producer = make_client(front.url, tls_trust_certs_file_path=trusted, **mine.options).create_producer("t")
+    outcomes, count, stop = Outcomes(), itertools.count(), threading.Event()
+
+    def keep_sending() -> None:
+        while not stop.wait(0.002):
+            producer.send_async(b"x", outcomes.of(next(count)))
+
+    traffic = threading.Thread(target=keep_sending)
+    traffic.start()
+    try:
+        ca.issue("second", file="mine")
+        broker.cut_connections()
+        until(lambda: len(front.handshakes) == 2)
+        # Now the server comes with a certificate of another authority, and trusts only that one.
+        other = Authority(tmp_path, "other")
+        renewed = other.issue("renewed", ("127.0.0.1",))
+        Path(mine.certificate).write_text("half written")
+        shutil.copy(other.path, trusted)
+        front.context = renewed.server(asks=other)
+        broker.cut_connections()
+        until(lambda: "tls_certificate_file_path" in str(producer.stats().last_connection_error))
+        other.issue("third", file="mine")
+        until(lambda: len(front.handshakes) == 3)
+    finally:
+        stop.set()
+        traffic.join()
+    producer.flush(5)
+    outcomes.wait_for(next(count))
+    assert set(outcomes.results.values()) == {Result.Ok}
+    assert [handshake.common_name for handshake in front.handshakes] == ["first", "second", "third"]
+    assert [handshake.resumed for handshake in front.handshakes] == [False] * 3
+
+
+def test_files_that_cannot_be_used(tmp_path: Path, ca: Authority, make_client: MakeClient) -> None:
+    app, other = ca.issue("app"), ca.issue("other")
+    locked = ca.issue("locked", password=b"secret")
+    (tmp_path / "empty").touch()
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"tls_trust_certs_file_path": "/nowhere"}, "tls_trust_certs_file_path '/nowhere'.*No such file"),
+        (
+            {"tls_trust_certs_file_path": str(tmp_path / "empty")},
+            "tls_trust_certs_file_path .*cannot be used",
+        ),
+        ({"tls_trust_certs_file_path": app.key}, "tls_trust_certs_file_path .*cannot be used"),
+        ({**app.options, "tls_certificate_file_path": "/nowhere"}, "'/nowhere'.*No such file"),
+        ({**app.options, "tls_private_key_file_path": "/nowhere"}, "'/nowhere'.*No such file"),
+        ({**app.options, "tls_private_key_file_path": other.key}, "cannot be used: key values mismatch"),
+        (
+            {**app.options, "tls_private_key_file_path": app.certificate},
+            "tls_private_key_file_path.*cannot be",
+        ),
+        (locked.options, "tls_private_key_file_path .* is encrypted"),
+    ]
+    for options, says in cases:
+        for kind in (make_client, pulsar_fast.asyncio.Client):
+            with pytest.raises(ValueError, match=says):
+                kind("pulsar+ssl://localhost", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tls_trust_certs_file_path": "/x"},
+        {"tls_allow_insecure_connection": True},
+        {"tls_certificate_file_path": "/x", "tls_private_key_file_path": "/x"},
+        {"ssl_context": ssl.create_default_context()},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_of_tls_without_it(make_client: MakeClient, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"^{next(iter(options))} is for TLS: use a pulsar\+ssl://"):
+        make_client("pulsar://localhost", **options)
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_what_the_official_client_takes_without_tls(
+    broker: ScriptedBroker, make_client: MakeClient, validate: bool
+) -> None:
+    client = make_client(
+        broker.url, use_tls=False, tls_allow_insecure_connection=False, tls_validate_hostname=validate
+    )
+    assert client.create_producer("t").is_connected()
+
+
+# --- TLS and no TLS
+
+
+def test_tls_to_a_plain_port(broker: ScriptedBroker, ca: Authority, make_client: MakeClient) -> None:
+    client = make_client(
+        f"pulsar+ssl://{broker.address}", tls_trust_certs_file_path=ca.path, operation_timeout_seconds=0.3
+    )
+    assert_refused(
+        client, rf"no TLS with {broker.address}: .*is it the broker's TLS port \(6651 by default\)"
+    )
+    broker.violations.clear()  # a ClientHello is no frame
+
+
+def test_tls_to_something_else(make_client: MakeClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                with sock:
+                    sock.recv(4096)
+                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"pulsar+ssl://127.0.0.1:{listener.getsockname()[1]}"
+        client = make_client(url, operation_timeout_seconds=0.3)
+        try:
+            assert_refused(client, "what answers does not speak TLS .*pulsar://")
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_mute_peer(make_client: MakeClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"pulsar+ssl://127.0.0.1:{listener.getsockname()[1]}"
+        client = make_client(url, operation_timeout_seconds=0.5, connection_timeout_ms=200)
+        assert_refused(client, r"no TLS with .* within 0\.2 s")
+
+
+def test_a_plain_client_on_a_tls_port(front: TlsFront, make_client: MakeClient) -> None:
+    client = make_client(f"pulsar://127.0.0.1:{front.port}", operation_timeout_seconds=0.3)
+    assert_refused(client, r"closed the connection before it answered; a TLS port .* needs pulsar\+ssl://")
+
+
+# --- other brokers
+
+
+def test_redirects_and_successors_by_their_tls_urls(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, server: Identity, make_client: MakeClient
+) -> None:
+    with ScriptedBroker() as second, TlsFront(second.port, server.server()) as second_front:
+        second.tls_url = second_front.url
+        broker.on_lookup().redirect_to("pulsar://127.0.0.1:1", tls_url=second_front.url)
+        producer = make_client(front.url, tls_trust_certs_file_path=ca.path).create_producer("t")
+        producer.send(b"redirected")
+        second.close_producer(assigned="pulsar://127.0.0.1:1", assigned_tls=front.url)
+        producer.send(b"moved")
+        assert (second.payloads, broker.payloads) == ([b"redirected"], [b"moved"])
+        assert [handshake.resumed for handshake in second_front.handshakes] == [False]
+        assert len(second.got(BaseCommand.LOOKUP)) == 1
+        assert len(broker.got(BaseCommand.LOOKUP)) == 1, "it was looked up, though its broker was named"
+
+
+def test_a_redirect_is_checked_against_its_own_host(
+    named_broker: str, broker: ScriptedBroker, in_front: Front, ca: Authority, make_client: MakeClient
+) -> None:
+    first = in_front(ca.issue("a", ("127.0.0.1",)).server())
+    second = in_front(ca.issue("b", (named_broker,)).server())
+    options = {"tls_trust_certs_file_path": ca.path}
+    broker.tls_url = f"pulsar+ssl://{named_broker}:{second.port}"
+    make_client(first.url, **options).create_producer("t").send(b"x")
+    broker.tls_url = f"pulsar+ssl://{named_broker}:{first.port}"  # whose certificate is for the address only
+    assert_refused(make_client(first.url, **options), f"no TLS with {named_broker}.*not valid for")
+
+
+def test_a_proxy_is_checked_by_its_own_name(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    broker.on_lookup().send_to("", tls_url="pulsar+ssl://inner.example:6651", through_proxy=True)
+    make_client(front.url, tls_trust_certs_file_path=ca.path).create_producer("t").send(b"x")
+    connects = [frame.command.connect.proxy_to_broker_url for frame in broker.got(BaseCommand.CONNECT)]
+    assert connects == ["", "inner.example:6651"]
+
+
+def test_a_look_up_without_a_tls_url(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    broker.tls_url = ""
+    client = make_client(front.url, tls_trust_certs_file_path=ca.path, operation_timeout_seconds=0.3)
+    with pytest.raises(pulsar_fast.LookupError, match=r"there is none with pulsar\+ssl://"):
+        client.create_producer("t")
+
+
+# --- connections that end, stall and dribble
+
+
+def test_cut_all_along_a_handshake(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    options = {"tls_trust_certs_file_path": ca.path}
+    make_client(front.url, **options).create_producer("t").send(b"1")
+    for count, answered in enumerate(range(1, 1800, STRIDE), 2):
+        front.cut_next_connection_after(answered)
+        client = make_client(front.url, max_backoff_interval_ms=2, **options)
+        client.create_producer("t").send(b"%d" % count)
+        client.shutdown()
+        assert len(set(broker.payloads)) == count
+
+
+def test_cut_all_along_the_answers(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    """All along a resumed handshake and the answers to `Connect`, look-up, `Producer` and the first messages."""
+    producer = make_client(
+        front.url, tls_trust_certs_file_path=ca.path, max_backoff_interval_ms=2
+    ).create_producer("t")
+    producer.send(b"0")
+    payloads = [b"0"]
+    for answered in range(1, 900, STRIDE):
+        front.cut_next_connection_after(answered)
+        front.cut_connections()
+        payloads.append(b"%d" % answered)
+        producer.send(payloads[-1])
+    assert sorted(set(broker.payloads)) == sorted(payloads)
+    assert producer.stats().pending_messages == 0
+
+
+def test_ciphertext_that_dribbles_in(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    front.dribble(1)
+    producer = make_client(front.url, tls_trust_certs_file_path=ca.path).create_producer("t")
+    producer.send_many([b"x"] * 3000).result(timeout=20)
+    assert len(broker.payloads) == 3000
+
+
+def test_big_messages(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    producer = make_client(front.url, tls_trust_certs_file_path=ca.path).create_producer("t")
+    payloads = [bytes([65 + number]) * 5_000_000 for number in range(6)]
+    producer.send_many(payloads).result(timeout=20)
+    assert broker.payloads == payloads
+
+
+def test_a_peer_that_stops_reading(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    client = make_client(front.url, tls_trust_certs_file_path=ca.path, memory_limit_bytes=8 << 20)
+    producer = client.create_producer("t", send_timeout_millis=500, max_pending_messages=0)
+    producer.send(b"first")
+    front.stall()
+    outcomes, payload = Outcomes(), bytes(100_000)
+    started = time.monotonic()
+    accepted = 0
+    while producer.stats().client_pending_bytes < 7 << 20:
+        producer.send_async(payload, outcomes.of(accepted))
+        accepted += 1
+    outcomes.wait_for(accepted)
+    assert time.monotonic() - started < 5
+    assert set(outcomes.results.values()) == {Result.Timeout}
+    assert producer.stats().client_pending_bytes < 1 << 20, "what has expired is kept"
+    taken = front.bytes_in
+    front.go_on()
+    producer.send(b"last")
+    assert broker.payloads[-1] == b"last"
+    assert producer.stats().reconnects == 0
+    assert front.bytes_in - taken < 6 << 20, "what had expired was written all the same"
+
+
+def test_closing_while_the_peer_does_not_read(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    client = make_client(front.url, tls_trust_certs_file_path=ca.path, operation_timeout_seconds=0.5)
+    producer = client.create_producer("t")
+    front.stall()
+    outcomes = Outcomes()
+    for number in range(80):
+        producer.send_async(bytes(100_000), outcomes.of(number))
+    started = time.monotonic()
+    client.close()
+    assert time.monotonic() - started < 3
+    outcomes.wait_for(80)
+    assert set(outcomes.results.values()) == {Result.AlreadyClosed}
+    assert front.said_goodbye == 0
+
+
+def test_the_end_right_behind_the_last_bytes(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    """A receipt and the end of the connection in one reading: the receipt counts, then it reconnects."""
+    producer = make_client(front.url, tls_trust_certs_file_path=ca.path).create_producer("t")
+
+    def answer_and_end(frame: Any) -> None:
+        broker.usual_answer(frame)
+        frame.link.close()
+
+    broker.on_send().do(answer_and_end, times=20)
+    for number in range(20):
+        producer.send(b"%d" % number)
+    producer.send(b"end")
+    assert broker.payloads == [*(b"%d" % number for number in range(20)), b"end"]
+    assert producer.stats().reconnects == 20

@@ -1,0 +1,201 @@
+"""TLS in front of a plain broker: ends it, relays what is inside, and cuts, stalls or dribbles the ciphertext."""
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """What a client showed."""
+
+    server_name: str | None
+    resumed: bool
+    common_name: str | None  # of its certificate
+
+
+class TlsFront:
+    """Listens at once, on loopback, with a thread for each connection until `stop`. `context` may change meanwhile."""
+
+    def __init__(self, port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> None:
+        self.context = context
+        self.handshakes: list[Handshake] = []
+        self.said_goodbye = 0  # connections that the client ended with close_notify
+        self.failures: list[str] = []  # of handshakes
+        self.bytes_in = 0  # of ciphertext
+        self._broker_port = port
+        self._host = host
+        self._cuts: list[int] = []
+        self._piece_size: int | None = None
+        self._flows = threading.Event()
+        self._flows.set()
+        self._stopped = False
+        self._names: weakref.WeakKeyDictionary[object, str | None] = weakref.WeakKeyDictionary()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server((host, 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._start(self._accept)
+
+    @property
+    def url(self) -> str:
+        return f"pulsar+ssl://{self._host}:{self.port}"
+
+    def cut_next_connection_after(self, answered: int) -> None:
+        """The next new connection ends after so many bytes of ciphertext to the client."""
+        self._cuts.append(answered)
+
+    def dribble(self, size: int) -> None:
+        """From the next connection on, ciphertext goes to the client in pieces of `size` bytes."""
+        self._piece_size = size
+
+    def stall(self) -> None:
+        """Nothing is read or written any more."""
+        self._flows.clear()
+
+    def go_on(self) -> None:
+        self._flows.set()
+
+    def cut_connections(self) -> None:
+        for sock in list(self._sockets):
+            _end(sock)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._flows.set()
+        _end(self._listener)
+        self.cut_connections()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def __enter__(self) -> "TlsFront":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def _note_name(self, tls: object, name: str | None, _context: ssl.SSLContext) -> None:
+        self._names[tls] = name
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=work, name="TLS front", daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        while not self._stopped:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(client)
+            self._start(lambda client=client: self._serve(client))  # type: ignore[misc]
+
+    def _serve(self, client: socket.socket) -> None:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # so that it is soon full
+        with client, contextlib.suppress(OSError):
+            cut = self._cuts.pop(0) if self._cuts else None
+            session = _Session(self, client, cut, self._piece_size)
+            session.shake_hands()
+            with socket.create_connection(("127.0.0.1", self._broker_port)) as broker:
+                broker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets.append(broker)
+                session.relay(broker)
+        self._sockets.remove(client)
+
+
+class _Session:
+    """One connection: the server's side of TLS over memory, so that every byte of ciphertext passes here."""
+
+    def __init__(
+        self, front: TlsFront, client: socket.socket, bytes_left: int | None, piece_size: int | None
+    ) -> None:
+        self._front = front
+        self._client = client
+        self._bytes_left = bytes_left
+        self._piece_size = piece_size
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        front.context.sni_callback = front._note_name
+        self._tls = front.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def shake_hands(self) -> None:
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._tell()
+                self._listen()
+                continue
+            except ssl.SSLError as error:
+                self._front.failures.append(str(error.reason))
+                self._tell()
+                raise
+            break
+        subject = dict(pair for (pair,) in (self._tls.getpeercert() or {}).get("subject", ()))
+        resumed = bool(self._tls.session_reused)
+        name = self._front._names.get(self._tls)
+        self._front.handshakes.append(Handshake(name, resumed, subject.get("commonName")))
+        self._tell()
+
+    def relay(self, broker: socket.socket) -> None:
+        self._pass_on(broker)  # what came right behind the handshake
+        while True:
+            ready, _, _ = select.select([self._client, broker], [], [])
+            self._front._flows.wait()
+            if self._client in ready:
+                self._listen()
+                self._pass_on(broker)
+            if broker in ready:
+                answer = broker.recv(64 * 1024)
+                if not answer:
+                    return
+                self._tls.write(answer)
+                self._tell()
+
+    def _pass_on(self, broker: socket.socket) -> None:
+        while inside := self._inside():
+            broker.sendall(inside)
+
+    def _inside(self) -> bytes:
+        try:
+            received = self._tls.read(64 * 1024)
+        except ssl.SSLWantReadError:
+            return b""
+        if not received:
+            self._front.said_goodbye += 1
+            raise ConnectionError("the client is gone")
+        return received
+
+    def _listen(self) -> None:
+        received = self._client.recv(64 * 1024)
+        if not received:
+            raise ConnectionError("the client is gone")
+        self._front.bytes_in += len(received)
+        self._incoming.write(received)
+
+    def _tell(self) -> None:
+        data = self._outgoing.read()
+        cut = self._bytes_left is not None and len(data) >= self._bytes_left
+        if self._bytes_left is not None:
+            data = data[: self._bytes_left]
+            self._bytes_left -= len(data)
+        size = self._piece_size or max(len(data), 1)
+        for start in range(0, len(data), size):
+            self._front._flows.wait()
+            self._client.sendall(data[start : start + size])
+            if self._piece_size:
+                time.sleep(0.0002)  # or the kernel joins the pieces again
+        if cut:
+            raise ConnectionError("cut, as scripted")
+
+
+def _end(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
