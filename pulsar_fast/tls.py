@@ -328,13 +328,20 @@ def _load_trust(context: ssl.SSLContext, path: str | None) -> None:
             raise ValueError(f"tls_trust_certs_file_path {path!r} cannot be used: {_words(error)}") from None
         return
     context.load_default_certs()
-    folder = ssl.get_default_verify_paths().capath  # its certificates are read when they are needed
-    if context.cert_store_stats()["x509_ca"] or (folder is not None and any(Path(folder).iterdir())):
-        return
-    with contextlib.suppress(ImportError):
-        import certifi
+    if not context.cert_store_stats()["x509_ca"] and not _has_folder_of_authorities():
+        with contextlib.suppress(ImportError):
+            import certifi
 
-        context.load_verify_locations(certifi.where())
+            context.load_verify_locations(certifi.where())
+
+
+def _has_folder_of_authorities() -> bool:
+    """OpenSSL reads them one by one, when it meets what they have issued."""
+    folder = ssl.get_default_verify_paths().capath
+    try:
+        return folder is not None and any(Path(folder).iterdir())
+    except OSError:
+        return False
 
 
 def _load_identity(context: ssl.SSLContext, certificate: str, key: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pulsar_fast
 from tests.faults.scripted_broker import ScriptedBroker
+from tests.faults.tls_front import TlsFront
 
 PREAMBLE = """
 import asyncio, atexit, faulthandler, gc, logging, os, signal, sys, threading, time, warnings
@@ -31,7 +32,7 @@ _TOGETHER = 4  # processes at a time
 
 
 def run_script(
-    broker: ScriptedBroker,
+    broker: ScriptedBroker | TlsFront,
     script: str,
     *,
     interrupt_at: str = "",

@@ -5,8 +5,10 @@ import itertools
 import shutil
 import socket
 import ssl
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.certificates import Authority, Identity
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
+from tests.faults.scripts import run_script
 from tests.faults.tls_front import TlsFront
 
 STRIDE = 7  # bytes between two cuts; 1 takes minutes
@@ -354,6 +357,50 @@ def test_what_the_official_client_takes_without_tls(
     assert client.create_producer("t").is_connected()
 
 
+# --- whom the system trusts
+
+
+@pytest.fixture
+def own_store(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What OpenSSL takes for the system's file of CAs."""
+
+    def use(path: str) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", path)
+        monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
+
+    return use
+
+
+def test_the_systems_authorities(
+    broker: ScriptedBroker,
+    front: TlsFront,
+    ca: Authority,
+    make_client: MakeClient,
+    own_store: Callable[[str], None],
+) -> None:
+    own_store(ca.path)
+    make_client(front.url).create_producer("t").send(b"x")
+    assert broker.payloads == [b"x"]
+
+
+def test_a_system_without_authorities(
+    broker: ScriptedBroker,
+    front: TlsFront,
+    ca: Authority,
+    make_client: MakeClient,
+    own_store: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own_store("/nowhere")
+    monkeypatch.setitem(sys.modules, "certifi", None)
+    assert_refused(make_client(front.url), "no issuer among the system's CAs")
+    certifi = types.ModuleType("certifi")
+    certifi.where = lambda: ca.path  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "certifi", certifi)
+    make_client(front.url).create_producer("t").send(b"x")
+    assert broker.payloads == [b"x"]
+
+
 # --- TLS and no TLS
 
 
@@ -562,3 +609,22 @@ def test_the_end_right_behind_the_last_bytes(
     producer.send(b"end")
     assert broker.payloads == [*(b"%d" % number for number in range(20)), b"end"]
     assert producer.stats().reconnects == 20
+
+
+def test_a_child_leaves_the_connection_to_its_parent(
+    broker: ScriptedBroker, front: TlsFront, ca: Authority, own_store: Callable[[str], None]
+) -> None:
+    own_store(ca.path)
+    script = """
+        async def main():
+            async with pulsar_fast.asyncio.Client(url) as client:
+                producer = await client.create_producer("t")
+                await producer.send(b"before")
+                os.waitpid(fork(gc.collect, "_exit"), 0)
+                await producer.send(b"behind")
+                say(producer.stats().reconnects, "reconnects")
+        asyncio.run(main())
+        """
+    assert run_script(front, script) == "0 reconnects\n"
+    assert broker.payloads == [b"before", b"behind"]
+    until(lambda: front.said_goodbye == 1)

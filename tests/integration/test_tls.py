@@ -1,0 +1,186 @@
+"""TLS with Apache Pulsar: certificates of brokers and of clients, the right ones and the wrong ones."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pulsar  # type: ignore[import-untyped]
+import pytest
+
+from pulsar_fast import Client, ConnectError
+from pulsar_fast.embedded import reserve_port
+from tests.brokers import apache, unavailable
+from tests.brokers.readback import Subscription
+from tests.certificates import Authority, Identity
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+
+
+class Cluster:
+    """A broker with a plain and a TLS port, and the certificates around it."""
+
+    def __init__(self, broker: apache.ApacheBroker, port: int) -> None:
+        self.broker = broker
+        self.port = port
+        self.url = f"pulsar+ssl://127.0.0.1:{port}"
+
+
+@contextmanager
+def running(identity: Identity, ca: Authority, **settings: str) -> Iterator[Cluster]:
+    if (reason := apache.available()) is not None:
+        unavailable(reason)
+    with ExitStack() as resources:
+        port = resources.enter_context(reserve_port()).getsockname()[1]
+        overrides = {
+            "brokerServicePortTls": port,
+            "tlsCertificateFilePath": identity.certificate,
+            "tlsKeyFilePath": identity.key,
+            "tlsTrustCertsFilePath": ca.path,
+            "brokerClientTrustCertsFilePath": ca.path,
+            **settings,
+        }
+        broker = resources.enter_context(apache.ApacheBroker(overrides))
+        yield Cluster(broker, port)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def ca(folder: Path) -> Authority:
+    return Authority(folder, rsa=True)
+
+
+@pytest.fixture(scope="module")
+def other(folder: Path) -> Authority:
+    return Authority(folder, "other", rsa=True)
+
+
+# --- certificates of brokers
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, ca: Authority) -> Iterator[Cluster]:
+    with running(ca.issue("server", ("localhost", "127.0.0.1"), file="server"), ca) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def subscribe(cluster: Cluster, ca: Authority) -> Iterator[Callable[[str], Subscription]]:
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    client = pulsar.Client(cluster.broker.service_url, logger=logger)
+    yield lambda topic: Subscription(client, topic)
+    client.close()
+
+
+def test_what_goes_in_over_tls_comes_out(
+    cluster: Cluster, ca: Authority, topic: str, subscribe: Callable[[str], Subscription]
+) -> None:
+    payloads = [b"%d" % number * 100 for number in range(5000)]
+    payloads += [bytes([number]) * 4_000_000 for number in range(3)]
+    subscription = subscribe(topic)
+    for host in ("127.0.0.1", "localhost"):
+        url = f"pulsar+ssl://{host}:{cluster.port}"
+        with Client(url, tls_trust_certs_file_path=ca.path) as client:
+            producer = client.create_producer(topic, block_if_queue_full=True)
+            producer.send_many(payloads).result(timeout=60)
+    assert [message.data for message in subscription.read_all(60)] == payloads * 2
+    subscription.close()
+
+
+def test_the_plain_port_stays_plain(cluster: Cluster, topic: str) -> None:
+    with Client(cluster.broker.service_url) as client, client.create_producer(topic) as producer:
+        producer.send(b"x")
+
+
+def test_a_foreign_authority(cluster: Cluster, other: Authority, topic: str) -> None:
+    with (
+        Client(cluster.url, tls_trust_certs_file_path=other.path) as client,
+        pytest.raises(ConnectError, match=r"no issuer among .*other"),
+    ):
+        client.create_producer(topic)
+    with (
+        Client(cluster.url, tls_allow_insecure_connection=True) as client,
+        client.create_producer(topic) as producer,
+    ):
+        producer.send(b"x")
+
+
+def test_tls_and_plain_mixed_up(cluster: Cluster, ca: Authority, topic: str) -> None:
+    with (
+        Client(f"pulsar://127.0.0.1:{cluster.port}", operation_timeout_seconds=1) as client,
+        pytest.raises(ConnectError, match=r"needs pulsar\+ssl://"),
+    ):
+        client.create_producer(topic)
+    plain = cluster.broker.service_url.replace("pulsar://", "pulsar+ssl://")
+    with (
+        Client(plain, tls_trust_certs_file_path=ca.path, operation_timeout_seconds=1) as client,
+        pytest.raises(ConnectError, match="is it the broker's TLS port"),
+    ):
+        client.create_producer(topic)
+
+
+# --- certificates of clients
+
+
+@pytest.fixture(scope="module")
+def strict_cluster(folder: Path, ca: Authority) -> Iterator[Cluster]:
+    server = ca.issue("server", ("broker.invalid",), file="misnamed")
+    with running(
+        server,
+        ca,
+        tlsRequireTrustedClientCertOnConnect="true",
+    ) as cluster:
+        yield cluster
+
+
+def test_mutual_tls(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
+    app = ca.issue("app")
+    with (
+        Client(
+            strict_cluster.url, tls_trust_certs_file_path=ca.path, tls_validate_hostname=False, **app.options
+        ) as client,
+        client.create_producer(topic) as producer,
+    ):
+        producer.send(b"x")
+
+
+def test_a_wrong_name(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
+    app = ca.issue("app")
+    with (
+        Client(strict_cluster.url, tls_trust_certs_file_path=ca.path, **app.options) as client,
+        pytest.raises(ConnectError, match=r"not valid for '127\.0\.0\.1'.*tls_validate_hostname"),
+    ):
+        client.create_producer(topic)
+
+
+def test_without_a_certificate(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
+    with (
+        Client(
+            strict_cluster.url,
+            tls_trust_certs_file_path=ca.path,
+            tls_validate_hostname=False,
+            operation_timeout_seconds=1,
+        ) as client,
+        pytest.raises(ConnectError, match="refuses a client without a certificate"),
+    ):
+        client.create_producer(topic)
+
+
+def test_a_strangers_certificate(
+    strict_cluster: Cluster, ca: Authority, other: Authority, topic: str
+) -> None:
+    stranger = other.issue("stranger")
+    with (
+        Client(
+            strict_cluster.url,
+            tls_trust_certs_file_path=ca.path,
+            tls_validate_hostname=False,
+            operation_timeout_seconds=1,
+            **stranger.options,
+        ) as client,
+        pytest.raises(ConnectError, match="refuses the certificate of this client"),
+    ):
+        client.create_producer(topic)
