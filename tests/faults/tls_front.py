@@ -136,6 +136,9 @@ class _Session:
             except ssl.SSLError as error:
                 self._front.failures.append(str(error.reason))
                 self._tell()
+                self._client.shutdown(socket.SHUT_WR)
+                while self._client.recv(4096):
+                    pass  # closed with bytes unread, the alert could be lost
                 raise
             break
         subject = dict(pair for (pair,) in (self._tls.getpeercert() or {}).get("subject", ()))
