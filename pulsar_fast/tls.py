@@ -416,9 +416,9 @@ def _distrust(error: ssl.SSLCertVerificationError, options: ClientOptions) -> st
         )
     if error.verify_code in _UNKNOWN_ISSUER:
         path = options.tls_trust_certs_file_path
-        trusted = (
-            "the ssl_context" if options.ssl_context else "the system's CAs" if path is None else repr(path)
-        )
+        if options.ssl_context is not None:
+            return f"its certificate has no issuer among the CAs of ssl_context ({said}); load its CA there"
+        trusted = "the system's CAs" if path is None else repr(path)
         return (
             f"its certificate has no issuer among {trusted} ({said}); "
             "name the file with its CA in tls_trust_certs_file_path"
