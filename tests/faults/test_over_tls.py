@@ -286,7 +286,7 @@ def test_certificates_are_read_again_for_each_connection(
     traffic.start()
     try:
         ca.issue("second", file="mine")
-        broker.cut_connections()
+        front.cut_connections()
         until(lambda: len(front.handshakes) == 2)
         # Now the server comes with a certificate of another authority, and trusts only that one.
         other = Authority(tmp_path, "other")
@@ -294,7 +294,7 @@ def test_certificates_are_read_again_for_each_connection(
         Path(mine.certificate).write_text("half written")
         shutil.copy(other.path, trusted)
         front.context = renewed.server(asks=other)
-        broker.cut_connections()
+        front.cut_connections()
         until(lambda: "tls_certificate_file_path" in str(producer.stats().last_connection_error))
         other.issue("third", file="mine")
         until(lambda: len(front.handshakes) == 3)
