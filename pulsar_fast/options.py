@@ -89,6 +89,8 @@ def _authentication(name: str, value: object) -> None:
             f"which only its own client can use: make it with pulsar_fast.{kind.__name__}"
         )
     raise _type_error(name, "a pulsar_fast.Authentication", value)
+
+
 def _ssl_context(name: str, value: object) -> None:
     if not isinstance(value, ssl.SSLContext):
         raise _type_error(name, "an ssl.SSLContext", value)
