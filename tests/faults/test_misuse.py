@@ -800,7 +800,10 @@ NUMBERS = [-1, 2**31, NAN, "5", None, True, 1.5]
         ("listener_name", "\ud800"),
         ("authentication", object()),
         ("io_threads", 2),
-        ("use_tls", True),
+        ("use_tls", "yes"),
+        ("tls_validate_hostname", 1),
+        ("tls_trust_certs_file_path", "no-such-file.pem"),
+        ("ssl_context", object()),
         *[
             ("service_url", url)
             for url in (
@@ -815,7 +818,7 @@ NUMBERS = [-1, 2**31, NAN, "5", None, True, 1.5]
                 "pulsar://h h",
                 " pulsar://h",
                 "pulsar://h,",
-                "pulsar+ssl://h",
+                "pulsar+ssl://",
                 None,
                 5,
                 b"pulsar://h",
