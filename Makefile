@@ -61,6 +61,10 @@ debug: ## the test suite on a build with assertions and poisoned buffers
 	$(call copy-to,build/debug)
 	PULSAR_FAST_DEBUG=1 $(MAKE) -C build/debug test
 
+# Not what starts dozens of processes or measures: that takes minutes, and shows nothing new about memory.
+SANITIZED := tests/unit tests/simulation tests/faults \
+  --ignore=tests/faults/test_process_life.py --ignore=tests/faults/test_figures.py
+
 asan: ## the core's tests on a build with the address and undefined behaviour sanitizers (gcc)
 	$(call copy-to,build/asan)
 	PULSAR_FAST_SANITIZE=1 $(MAKE) -C build/asan build EXTRAS=all,test
@@ -71,7 +75,7 @@ asan: ## the core's tests on a build with the address and undefined behaviour sa
 	    'from sysconfig import get_config_var as var; print("-L{0} -Wl,-rpath,{0} -lpython{1}".format(var("LIBDIR"), var("LDVERSION")))')
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  PULSAR_FAST_EXAMPLES=$${PULSAR_FAST_EXAMPLES:-50} PULSAR_FAST_STEPS=$${PULSAR_FAST_STEPS:-30000} \
-	  $(MAKE) -C build/asan test TESTS="--timeout=300 $(or $(TESTS),tests/unit tests/simulation tests/faults)"
+	  $(MAKE) -C build/asan test TESTS="--timeout=300 $(or $(TESTS),$(SANITIZED))"
 
 wire: build ## regenerate the protobuf module from the .proto
 	$(BIN)/python -m pulsar_fast.wire.generate
