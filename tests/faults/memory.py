@@ -7,6 +7,8 @@ from pathlib import Path
 
 _WRITABLE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ \S+ *(\S*)$", re.MULTILINE)
 
+_LARGEST = 256 << 20  # bytes of a mapping that may hold ours; sanitizers keep books in larger ones
+
 
 def damage(text: bytes) -> None:
     """Change the first byte of `text` wherever this process holds it, in the argument too."""
@@ -19,7 +21,7 @@ def _places(text: bytes) -> Iterator[int]:
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         for match in _WRITABLE.finditer(Path("/proc/self/maps").read_text()):
             start, end = (int(match[number], 16) for number in (1, 2))
-            if match[3].startswith("[stack"):
+            if match[3].startswith("[stack") or end - start > _LARGEST:
                 continue
             try:
                 memory.seek(start)
