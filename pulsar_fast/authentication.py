@@ -63,7 +63,10 @@ class Authentication:
 
 
 class AuthenticationTLS(Authentication):
-    """The client's certificate says who it is; paths of PEM files, str."""
+    """The client's certificate says who it is; paths of PEM files, str, the key not encrypted.
+
+    They are read again for each connection, in place of `tls_certificate_file_path` and `tls_private_key_file_path`.
+    """
 
     name = "tls"
 

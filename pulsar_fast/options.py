@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from .authentication import Authentication
+from .authentication import Authentication, AuthenticationTLS
 from .enums import BatchingType, CompressionType, NamedInt, PartitionsRoutingMode, ProducerAccessMode
 
 __all__ = ["ClientOptions", "ProducerOptions"]
@@ -203,10 +203,25 @@ class ClientOptions(_Options):
             )
         if (self.tls_certificate_file_path is None) != (self.tls_private_key_file_path is None):
             raise ValueError("tls_certificate_file_path and tls_private_key_file_path go together")
+        if isinstance(self.authentication, AuthenticationTLS):
+            for name in ("tls_certificate_file_path", "ssl_context"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} and AuthenticationTLS both say what certificate to use: give one"
+                    )
         if self.ssl_context is not None:
             for option in fields(self):
                 if option.name.startswith("tls_") and getattr(self, option.name) != option.default:
                     raise ValueError(f"{option.name} has no effect with ssl_context: set it in the context")
+
+    @property
+    def identity(self) -> tuple[str, str] | None:
+        """Paths of this client's certificate and key, by option or by `AuthenticationTLS`."""
+        if isinstance(self.authentication, AuthenticationTLS):
+            return self.authentication.certificate_path, self.authentication.private_key_path
+        if self.tls_certificate_file_path is None or self.tls_private_key_file_path is None:
+            return None
+        return self.tls_certificate_file_path, self.tls_private_key_file_path
 
 
 @dataclass(frozen=True)

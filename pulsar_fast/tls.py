@@ -41,6 +41,8 @@ def dial_for(url: ServiceUrl, options: ClientOptions) -> Dial:
     for name in _TLS_ONLY:
         if getattr(options, name):
             raise ValueError(f"{name} is for TLS: use a pulsar+ssl:// service URL (or use_tls=True)")
+    if options.identity is not None:
+        raise ValueError("AuthenticationTLS is for TLS: use a pulsar+ssl:// service URL (or use_tls=True)")
     return dial
 
 
@@ -291,12 +293,7 @@ class TlsTransport(Transport):
 def _digest(options: ClientOptions) -> bytes:
     """Of the contents of all files, whose change is noticed by it; an unreadable one counts as empty."""
     digest = hashlib.sha256()
-    for name in (
-        "tls_trust_certs_file_path",
-        "tls_certificate_file_path",
-        "tls_private_key_file_path",
-    ):
-        path = getattr(options, name)
+    for path in (options.tls_trust_certs_file_path, *(options.identity or ())):
         content = b""
         if path is not None:
             with contextlib.suppress(OSError):
@@ -314,9 +311,8 @@ def _make_context(options: ClientOptions) -> ssl.SSLContext:
     if options.tls_allow_insecure_connection:
         context.verify_mode = ssl.CERT_NONE
     _load_trust(context, options.tls_trust_certs_file_path)
-    certificate, key = options.tls_certificate_file_path, options.tls_private_key_file_path
-    if certificate is not None and key is not None:
-        _load_identity(context, certificate, key)
+    if options.identity is not None:
+        _load_identity(context, *options.identity)
     return context
 
 
@@ -404,7 +400,7 @@ def _explained(error: BaseException, options: ClientOptions) -> str:
 
 
 def _has_identity(options: ClientOptions) -> bool:
-    return options.tls_certificate_file_path is not None or options.ssl_context is not None
+    return options.identity is not None or options.ssl_context is not None
 
 
 def _distrust(error: ssl.SSLCertVerificationError, options: ClientOptions) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import pulsar_fast.asyncio
-from pulsar_fast import ConnectError, Result
+from pulsar_fast import AuthenticationTLS, ConnectError, Result
 from pulsar_fast.wire.messages import BaseCommand
 from tests.certificates import Authority, Identity
 from tests.faults.conftest import QUICK
@@ -24,6 +24,7 @@ from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
 from tests.faults.scripts import run_script
 from tests.faults.tls_front import TlsFront
+from tests.waiting import until
 
 STRIDE = 19  # bytes between two cuts; 1 takes minutes
 
@@ -67,13 +68,6 @@ def assert_refused(client: Any, says: str) -> None:
     with pytest.raises(ConnectError, match=says):
         client.create_producer("t")
     assert time.monotonic() - started < 15
-
-
-def until(condition: Callable[[], object], seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {seconds:g} s"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -263,6 +257,19 @@ def test_a_client_whose_certificate_is_refused(
     assert front.handshakes == []
 
 
+def test_authentication_by_certificate(
+    broker: ScriptedBroker, in_front: Front, ca: Authority, server: Identity, make_client: MakeClient
+) -> None:
+    """The files of `AuthenticationTLS` are those of the connection, and the broker is told to look at them."""
+    front = in_front(server.server(asks=ca))
+    app = ca.issue("app")
+    authentication = AuthenticationTLS(app.certificate, app.key)
+    client = make_client(front.url, authentication=authentication, tls_trust_certs_file_path=ca.path)
+    client.create_producer("t").send(b"x")
+    assert broker.payloads == [b"x"]
+    assert {frame.command.connect.auth_method_name for frame in broker.got(BaseCommand.CONNECT)} == {"tls"}
+
+
 def test_certificates_are_read_again_for_each_connection(
     broker: ScriptedBroker,
     in_front: Front,
@@ -341,11 +348,13 @@ def test_files_that_cannot_be_used(tmp_path: Path, ca: Authority, make_client: M
         {"tls_allow_insecure_connection": True},
         {"tls_certificate_file_path": "/x", "tls_private_key_file_path": "/x"},
         {"ssl_context": ssl.create_default_context()},
+        {"authentication": AuthenticationTLS("/x", "/x")},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_options_of_tls_without_it(make_client: MakeClient, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"^{next(iter(options))} is for TLS: use a pulsar\+ssl://"):
+    name = next(iter(options)).replace("authentication", "AuthenticationTLS")
+    with pytest.raises(ValueError, match=rf"^{name} is for TLS: use a pulsar\+ssl://"):
         make_client("pulsar://localhost", **options)
 
 

@@ -8,6 +8,7 @@ import pulsar
 import pulsar.asyncio
 import pytest
 
+from pulsar_fast.authentication import AuthenticationTLS
 from pulsar_fast.enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
 from pulsar_fast.options import ClientOptions, ProducerOptions
 
@@ -190,6 +191,19 @@ def test_a_certificate_and_its_key_go_together():
     for name, value in both.items():
         with pytest.raises(ValueError, match="go together"):
             ClientOptions(**{name: value})
+
+
+def test_a_certificate_is_named_once():
+    authentication = AuthenticationTLS("c", "k")
+    assert ClientOptions(authentication=authentication).identity == ("c", "k")
+    assert ClientOptions(tls_certificate_file_path="c", tls_private_key_file_path="k").identity == ("c", "k")
+    assert ClientOptions().identity is None
+    for more in (
+        {"tls_certificate_file_path": "c", "tls_private_key_file_path": "k"},
+        {"ssl_context": ssl.create_default_context()},
+    ):
+        with pytest.raises(ValueError, match=f"^{next(iter(more))} and AuthenticationTLS both"):
+            ClientOptions(authentication=authentication, **more)
 
 
 def test_an_ssl_context_excludes_what_it_holds_itself():
