@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pulsar_fast.embedded import EmbeddedBroker
-from tests.brokers import unavailable
+from tests.brokers.lite import running_lite
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -88,10 +88,5 @@ def _children() -> set[str]:
 @pytest.fixture(scope="session")
 def lite_broker() -> Iterator[EmbeddedBroker]:
     """A running pulsar-lite."""
-    broker = EmbeddedBroker()
-    try:
-        broker.start()
-    except ImportError as error:
-        unavailable(str(error))
-    yield broker
-    broker.stop()
+    with running_lite() as broker:
+        yield broker

@@ -17,12 +17,14 @@ from typing import Any
 import pulsar_fast
 from tests.faults.scripted_broker import ScriptedBroker
 from tests.faults.tls_front import TlsFront
+from tests.waiting import until
 
 PREAMBLE = """
 import asyncio, atexit, faulthandler, gc, logging, os, signal, sys, threading, time, warnings
 import pulsar_fast
 import pulsar_fast.asyncio
-from tests.faults.scripts import eventually, fork, say, when_blocked
+from tests.faults.scripts import fork, say, when_blocked
+from tests.waiting import until
 faulthandler.register(signal.SIGUSR2)  # a script that hangs is asked where
 url, number = sys.argv[1], int(sys.argv[2])
 """
@@ -59,7 +61,7 @@ def run_script(
                 line = process.stdout.readline()
                 assert line, f"it ended early: {process.communicate()[1]}"
                 said += line
-            eventually(lambda: is_blocked(process.pid))  # in the call that follows the line
+            until(lambda: is_blocked(process.pid))  # in the call that follows the line
             process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -99,13 +101,6 @@ def run_often(
 
     with ThreadPoolExecutor(_TOGETHER) as pool:
         list(pool.map(once, range(times)))
-
-
-def eventually(condition: Callable[[], Any], timeout: float = 5) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def is_blocked(pid: int) -> bool:
@@ -153,7 +148,7 @@ def when_blocked(*actions: Callable[[], object]) -> threading.Thread:
 
     def work() -> None:
         for action in actions:
-            eventually(lambda: is_blocked(os.getpid()))
+            until(lambda: is_blocked(os.getpid()))
             action()
 
     thread = threading.Thread(target=work, daemon=True)

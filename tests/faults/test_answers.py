@@ -13,7 +13,7 @@ from pulsar_fast.wire.messages import BaseCommand
 from tests.brokers.frames import encode
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
-from tests.faults.scripts import eventually
+from tests.waiting import until
 
 MakeProducer = Callable[..., Any]
 WINDOW = 6
@@ -71,7 +71,7 @@ class TestEveryPosition:
         window.receipts(position + 1, WINDOW)
         window.all_are_stored()
         assert len(broker.links) == 1
-        eventually(lambda: producer.stats().late == position + 2)
+        until(lambda: producer.stats().late == position + 2)
 
     def test_foreign(self, broker: ScriptedBroker, make_producer: MakeProducer, position: int) -> None:
         producer = make_producer(batching_enabled=False)

@@ -30,7 +30,7 @@ from tests.brokers.frames import encode
 from tests.brokers.token_server import TokenServer
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
-from tests.faults.scripts import eventually
+from tests.waiting import until
 
 MakeClient = Callable[..., Client]
 MakeProducer = Callable[..., Producer]
@@ -175,7 +175,7 @@ def test_a_challenge_under_traffic_holds_nothing_up(
     producer = make_producer(client={"authentication": authentication})
     for number in range(1, 3):
         broker.challenge()
-        eventually(lambda number=number: len(calls) == number + 1)  # it is being asked
+        until(lambda number=number: len(calls) == number + 1)  # it is being asked
         for _ in range(20):
             producer.send(b"meanwhile")
         assert len(tokens_of_answers(broker)) == number - 1
@@ -204,7 +204,7 @@ def test_challenges_while_one_is_being_answered(
 
     producer = make_producer(client={"authentication": Slow()})
     broker.challenge(b"first")
-    eventually(lambda: challenges)
+    until(lambda: challenges)
     for number in range(100):
         broker.challenge(b"%d" % number)
     producer.send(b"all of them have come")
@@ -226,7 +226,7 @@ def test_a_challenge_while_the_broker_does_not_read(
         broker.challenge()
         for _ in range(5):  # turns of the loop, so that it reads one by one
             producer._client._thread.call("a turn", asyncio.sleep(0))
-    eventually(lambda: supplier.calls > 1)
+    until(lambda: supplier.calls > 1)
     broker.resume_reading()
     outcomes.wait_for(200, timeout=20)
     broker.wait_for(lambda broker: tokens_of_answers(broker))
@@ -251,7 +251,7 @@ def test_a_connection_that_ends_needs_no_answer(broker: ScriptedBroker, make_pro
     client = {"authentication": AuthenticationToken(supply), "operation_timeout_seconds": 30}
     producer = make_producer(client=client)
     broker.challenge()
-    eventually(lambda: len(calls) == 2)
+    until(lambda: len(calls) == 2)
     broker.cut_connections()
     assert given_up.wait(5)
     producer.send(b"on the next one")
@@ -305,10 +305,10 @@ def test_a_supplier_that_fails_under_traffic(
     producer.send(b"before")
     supplier.misbehave(act)
     broker.challenge()
-    eventually(lambda: not producer.is_connected())
+    until(lambda: not producer.is_connected())
     calls = supplier.calls
     producer.send_async(b"meanwhile", outcomes.of(0))
-    eventually(lambda: supplier.calls > calls + 2)  # it goes on asking
+    until(lambda: supplier.calls > calls + 2)  # it goes on asking
     assert "no credentials (token)" in (producer.stats().last_connection_error or "")
     supplier.behave()
     outcomes.wait_for(1)
@@ -326,7 +326,7 @@ def test_messages_keep_their_deadlines_while_there_are_no_credentials(
     with pytest.raises(Timeout, match=r"no credentials.*RuntimeError"):
         producer.send(b"too late")
     supplier.behave()
-    eventually(producer.is_connected)
+    until(producer.is_connected)
     producer.send(b"in time")
 
 
@@ -356,9 +356,9 @@ def test_a_supplier_that_blocks_under_traffic(
     producer = make_producer(client=client)
     supplier.misbehave(lambda: let_go.wait(10))
     broker.challenge()
-    eventually(lambda: supplier.calls == 2)
+    until(lambda: supplier.calls == 2)
     producer.send(b"meanwhile")
-    eventually(lambda: not producer.is_connected())
+    until(lambda: not producer.is_connected())
     producer.send_async(b"without credentials", None)
     assert supplier.calls == 2  # not called again before it returns
     supplier.behave()
@@ -374,7 +374,7 @@ def test_closing_while_a_supplier_blocks(
     producer = make_producer(client=client)
     supplier.misbehave(lambda: let_go.wait(10))
     broker.challenge()
-    eventually(lambda: supplier.calls == 2)
+    until(lambda: supplier.calls == 2)
     producer.send(b"the last one")
     producer._client.close()
     assert broker.payloads == [b"the last one"]
@@ -396,7 +396,7 @@ def test_a_token_that_has_expired(
     tried = len(broker.got(CONNECT)) - 1
     assert 2 <= tried < 100  # with back-off, and without end
     broker.forget_rules()
-    eventually(producer.is_connected)
+    until(producer.is_connected)
     broker.on_connect().answer_error(ServerError.AuthenticationError, "expired")
     client = make_client(broker.url, authentication=AuthenticationToken("static"))
     broker.take_frames()

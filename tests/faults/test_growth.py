@@ -20,7 +20,8 @@ from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
-from tests.faults.scripts import eventually, run_script
+from tests.faults.scripts import run_script
+from tests.waiting import until
 
 MakeProducer = Callable[..., Any]
 REGISTER = BaseCommand.PRODUCER
@@ -57,7 +58,7 @@ def test_large_messages_leave_no_large_buffers(
     assert client._thread.core.buffers.live_bytes < 4 * pending + rounds * len(producers) * 512
     broker.release_receipts()
     outcomes.wait_for(rounds * len(producers))
-    eventually(lambda: client._thread.core.buffers.live_bytes == 0)
+    until(lambda: client._thread.core.buffers.live_bytes == 0)
     assert producers[0].stats().client_pending_bytes == 0
 
 
@@ -167,7 +168,7 @@ def test_descriptors_and_threads_over_a_long_outage(
     client = make_client(broker.url, initial_backoff_interval_ms=1, max_backoff_interval_ms=2)
     producers = [client.create_producer(f"t{number}", send_timeout_millis=100) for number in range(5)]
     broker.go_down()
-    eventually(lambda: attempts > 10)
+    until(lambda: attempts > 10)
     before, threads = descriptors(), threading.active_count()
     most = most_threads = 0
     while attempts < 500:
@@ -232,7 +233,7 @@ class TestPermits:
         return make_producer(max_pending_messages=10, send_timeout_millis=5000)
 
     def check(self, broker: ScriptedBroker, producer: Any) -> None:
-        eventually(lambda: producer.stats().pending_messages == producer.stats().client_pending_bytes == 0)
+        until(lambda: producer.stats().pending_messages == producer.stats().client_pending_bytes == 0)
         broker.hold_receipts()
         outcomes = Outcomes()
         for name in range(10):
@@ -316,7 +317,7 @@ class TestPermits:
             broker.close_producer()
             self.all_fail(Result.ProducerBlockedQuotaExceededException)
             broker.release_receipts()
-            eventually(producer.is_connected)
+            until(producer.is_connected)
         self.check(broker, producer)
 
     def test_too_big_for_the_next_broker(self, broker: ScriptedBroker, producer: Any) -> None:
@@ -329,7 +330,7 @@ class TestPermits:
                 registered = len(broker.got(REGISTER))
                 successor.close_producer(assigned=broker.url)
                 broker.wait_for(lambda b, n=registered: len(b.got(REGISTER)) > n)
-                eventually(producer.is_connected)
+                until(producer.is_connected)
         self.check(broker, producer)
 
     def fill(self, broker: ScriptedBroker, producer: Any, size: int = 1) -> None:

@@ -36,7 +36,8 @@ from tests.brokers.frames import refusal
 from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
-from tests.faults.scripts import eventually, run_script
+from tests.faults.scripts import run_script
+from tests.waiting import until
 
 MakeProducer = Callable[..., Any]
 NAN = float("nan")
@@ -211,7 +212,7 @@ def test_a_full_queue_waits_for_room_but_not_for_ever(
         )
         thread.start()
         threads.append(thread)
-        eventually(lambda n=name: producer._accumulator.waiting() == n - 1)
+        until(lambda n=name: producer._accumulator.waiting() == n - 1)
     for name in range(2, 5):  # room for one at a time
         broker.wait_for(lambda b, n=name: len(b.payloads) == n)
         broker.release_receipts(1)
@@ -241,7 +242,7 @@ def test_closing_wakes_who_waits_for_room(broker: ScriptedBroker, make_producer:
     ]
     for thread in threads:
         thread.start()
-    eventually(lambda: producer._accumulator.waiting() == 3)
+    until(lambda: producer._accumulator.waiting() == 3)
     producer.close(timeout=0.3)
     outcomes.wait_for(3)
     for thread in threads:

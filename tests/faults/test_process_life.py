@@ -393,7 +393,7 @@ def test_exits_in_the_middle_of_everything() -> None:
             lambda: pulsar_fast.Client(url).create_producer("u").send(b"x"),
         ):
             threading.Thread(target=work, args=(call,), daemon=True).start()
-        eventually(lambda: producer.stats().acknowledged > 200)
+        until(lambda: producer.stats().acknowledged > 200)
         """,
         lambda broker, said: None,
     )
@@ -749,11 +749,11 @@ def test_garbage_of_many_kinds() -> None:
             gc.collect()
             return all(ref() is None for ref in refs)
 
-        eventually(lambda: answered == 60)
+        until(lambda: answered == 60)
         say("answered", answered)
-        eventually(all_gone)
+        until(all_gone)
         say("gone")
-        eventually(lambda: threading.active_count() == 1)
+        until(lambda: threading.active_count() == 1)
         say("no threads")
         """,
         check,

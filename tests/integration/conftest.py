@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_fast.embedded import EmbeddedBroker
 from tests.brokers import apache, unavailable
+from tests.brokers.lite import running_lite
 from tests.brokers.readback import Received, Subscription
 
 _EXTERNAL = os.environ.get("PULSAR_FAST_SERVICE_URL")
@@ -38,13 +39,8 @@ def apache_broker() -> Iterator[apache.ApacheBroker]:
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
     """A broker that the test may kill."""
-    broker = EmbeddedBroker()
-    try:
-        broker.start()
-    except ImportError as error:
-        unavailable(str(error))
-    yield broker
-    broker.stop()
+    with running_lite() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session", params=["external"] if _EXTERNAL else ["lite", "apache"])

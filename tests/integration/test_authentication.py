@@ -27,6 +27,7 @@ from tests.brokers.admin import Login
 from tests.brokers.apache import ApacheBroker
 from tests.brokers.jwt import token_of
 from tests.brokers.token_server import TokenServer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.broker]
 
@@ -73,13 +74,6 @@ def produce(broker: ApacheBroker) -> Iterator[Produce]:
 def stored(broker: ApacheBroker, name: str) -> int:
     """How many messages the broker has taken on a topic of acme/in."""
     return int(broker.admin.get(f"/persistent/acme/in/{name}/stats")["msgInCounter"])
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {seconds:g} s"
-        time.sleep(0.01)
 
 
 class ShortLived:
@@ -181,11 +175,11 @@ class TestTokens:
         authentication = AuthenticationToken(lambda: tokens[-1])
         producer = produce(authentication, "acme/in/expired", send_timeout_millis=1000)
         producer.send(b"while it is good")
-        until(lambda: not producer.is_connected())
+        until(lambda: not producer.is_connected(), 20)
         with pytest.raises(Timeout, match="Failed to authenticate"):
             producer.send(b"too late")
         tokens.append(token_of(KEY, "writer"))
-        until(producer.is_connected)
+        until(producer.is_connected, 20)
         producer.send(b"with a good one")
         assert stored(broker, "expired") == 2
 
@@ -194,7 +188,7 @@ class TestTokens:
             server.life = 3
             given = {"issuer_url": server.url, "client_id": "writer", "client_secret": server.secret}
             producer = produce(AuthenticationOauth2(given), "acme/in/oauth2")
-            until(lambda: bool(producer.send(b"traffic")) and len(server.forms) >= 3)
+            until(lambda: bool(producer.send(b"traffic")) and len(server.forms) >= 3, 20)
             assert producer.stats().reconnects == 0
             given["client_secret"] = "wrong"
             with pytest.raises(AuthenticationError, match="HTTP 401, invalid_client"):

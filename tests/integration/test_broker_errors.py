@@ -11,6 +11,7 @@ from pulsar_fast import Client, MessageId, Producer, Result
 from tests.brokers.admin import Admin
 from tests.brokers.apache import ApacheBroker
 from tests.brokers.readback import Subscription
+from tests.waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.parametrize("service_url", ["apache"], indirect=True)]
 
@@ -50,13 +51,6 @@ def path_of(topic: str) -> str:
 
 def place(message_id: MessageId) -> tuple[int, int, int, int]:
     return message_id.ledger_id(), message_id.entry_id(), message_id.partition(), message_id.batch_index()
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {seconds:g} s"
-        time.sleep(0.01)
 
 
 # Limits that only delay

@@ -18,6 +18,7 @@ from pulsar_fast.embedded import EmbeddedBroker
 from tests.brokers.admin import Admin
 from tests.brokers.apache import ApacheBroker
 from tests.brokers.readback import Received, Subscription
+from tests.waiting import until
 
 pytestmark = pytest.mark.broker
 on_apache = pytest.mark.parametrize("service_url", ["apache"], indirect=True)
@@ -42,13 +43,6 @@ def numbered(count: int) -> list[bytes]:
 def without_repeats(messages: list[Received]) -> list[bytes]:
     """What was sent before a connection was lost, and not answered, is sent again and perhaps stored twice."""
     return list(dict.fromkeys(message.data for message in messages))
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come true within {seconds:g} s"
-        time.sleep(0.005)
 
 
 class Traffic:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pulsar  # type: ignore[import-untyped]
 import pytest
@@ -147,40 +148,28 @@ def test_mutual_tls(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
         producer.send(b"x")
 
 
-def test_a_wrong_name(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
-    app = ca.issue("app")
+def assert_refused(cluster: Cluster, ca: Authority, topic: str, says: str, **options: Any) -> None:
     with (
-        Client(strict_cluster.url, tls_trust_certs_file_path=ca.path, **app.options) as client,
-        pytest.raises(ConnectError, match=r"not valid for '127\.0\.0\.1'.*tls_validate_hostname"),
+        Client(
+            cluster.url, tls_trust_certs_file_path=ca.path, operation_timeout_seconds=1, **options
+        ) as client,
+        pytest.raises(ConnectError, match=says),
     ):
         client.create_producer(topic)
+
+
+def test_a_wrong_name(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
+    says = r"not valid for '127\.0\.0\.1'.*tls_validate_hostname"
+    assert_refused(strict_cluster, ca, topic, says, **ca.issue("app").options)
 
 
 def test_without_a_certificate(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
-    with (
-        Client(
-            strict_cluster.url,
-            tls_trust_certs_file_path=ca.path,
-            tls_validate_hostname=False,
-            operation_timeout_seconds=1,
-        ) as client,
-        pytest.raises(ConnectError, match="refuses a client without a certificate"),
-    ):
-        client.create_producer(topic)
+    says = "refuses a client without a certificate"
+    assert_refused(strict_cluster, ca, topic, says, tls_validate_hostname=False)
 
 
 def test_a_strangers_certificate(
     strict_cluster: Cluster, ca: Authority, other: Authority, topic: str
 ) -> None:
-    stranger = other.issue("stranger")
-    with (
-        Client(
-            strict_cluster.url,
-            tls_trust_certs_file_path=ca.path,
-            tls_validate_hostname=False,
-            operation_timeout_seconds=1,
-            **stranger.options,
-        ) as client,
-        pytest.raises(ConnectError, match="refuses the certificate of this client"),
-    ):
-        client.create_producer(topic)
+    options = {"tls_validate_hostname": False, **other.issue("stranger").options}
+    assert_refused(strict_cluster, ca, topic, "refuses the certificate of this client", **options)
