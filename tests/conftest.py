@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import importlib.util
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,20 +69,21 @@ def _threads() -> set[threading.Thread]:
 
 
 def _children() -> set[str]:
-    """The command lines, with process ids, of our child processes (on Linux)."""
+    """The command lines, with process ids, of our child processes (on Linux).
+
+    By each process's parent: of a thread's list of children an entry may be missing while threads end.
+    """
     children = set()
-    for path in Path("/proc/self/task").glob("*/children"):
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            pids = path.read_text().split()
-        except OSError:  # a thread that has just ended
+            parent = path.joinpath("stat").read_bytes().rpartition(b")")[2].split()[1]
+            command = path.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has just ended
             continue
-        for pid in pids:
-            try:
-                command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            if "multiprocessing.resource_tracker" not in command:  # one for the whole run
-                children.add(f"{pid} {command}")
+        if (
+            int(parent) == os.getpid() and "multiprocessing.resource_tracker" not in command
+        ):  # one for the run
+            children.add(f"{path.name} {command}")
     return children
 
 
