@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ._core import SocketTransport, Transport
+from ._core import SocketTransport, Transport, begin_connecting
 from .bounds import TimeIsUp, within
 from .exceptions import ConnectError
 
@@ -27,6 +27,17 @@ _Resolve = Callable[[str, int], list[_Address]]
 def _resolve(host: str, port: int) -> list[_Address]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(family, address) for family, _, _, _, address in found]
+
+
+def _in_numbers(host: str, port: int) -> list[_Address]:
+    """The address that a host is, if it needs no resolving. Keeps the GIL, as `getaddrinfo` does not."""
+    for family, rest in ((socket.AF_INET, ()), (socket.AF_INET6, (0, 0))):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):
+            continue
+        return [(family, (host, port, *rest))]
+    return []
 
 
 async def _resolve_beside(host: str, port: int) -> list[_Address]:
@@ -78,7 +89,7 @@ async def connect(host: str, port: int, timeout: float) -> socket.socket:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     try:
-        addresses = await within(timeout, _resolve_beside(host, port))
+        addresses = _in_numbers(host, port) or await within(timeout, _resolve_beside(host, port))
     except TimeIsUp:
         raise ConnectError(f"the name {host!r} was not resolved within {timeout:g} s") from None
     except (OSError, UnicodeError) as error:
@@ -154,14 +165,11 @@ class _Connecting:
         return str(self._address[0])
 
     def _begin(self, family: int) -> None:
-        sock = self._sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        error = sock.connect_ex(self._address)
-        if error == errno.EINPROGRESS:
-            self._loop.add_writer(sock, self._on_writable, sock)
-        else:
-            self._end(sock, error)
+        host, port, *rest = self._address
+        scope_id = rest[1] if rest else 0
+        descriptor = begin_connecting(family, host.partition("%")[0], port, scope_id)
+        sock = self._sock = socket.socket(family, socket.SOCK_STREAM, fileno=descriptor)
+        self._loop.add_writer(sock, self._on_writable, sock)
 
     def _on_writable(self, sock: socket.socket) -> None:
         self._loop.remove_writer(sock)

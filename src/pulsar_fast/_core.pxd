@@ -1,6 +1,6 @@
 cimport cython
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 # One module, so that everything inlines; each part declares its fields and functions in a file of its own.
 include "clock.pxd"

@@ -1,6 +1,6 @@
 """The compiled core of pulsar_fast: everything that is done for each message, and what it must not be parted from.
 
-Nothing here starts a thread, opens a socket, resolves a name or knows asyncio's loop: those come from outside.
+Nothing here starts a thread, resolves a name, waits or knows asyncio's loop: those come from outside.
 """
 
 cimport cython

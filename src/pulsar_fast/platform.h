@@ -1,9 +1,13 @@
-/* The few system calls of the hot path. They never block and are short, so callers keep the GIL: giving it
+/* The few system calls that the loop makes often. They never block and are short, so callers keep the GIL: giving it
  * up can cost a whole switch interval (5 ms) when another thread is busy. */
 #ifndef PULSAR_FAST_PLATFORM_H
 #define PULSAR_FAST_PLATFORM_H
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -45,6 +49,48 @@ static inline ssize_t pf_receive(int fd, void *into, size_t size) {
         result = recv(fd, into, size, MSG_DONTWAIT);
     } while (result < 0 && errno == EINTR);
     return pf_outcome(result);
+}
+
+static inline int pf_open_socket(int family) {
+#ifdef SOCK_NONBLOCK
+    return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+#else
+    int fd = socket(family, SOCK_STREAM, 0);
+    if (fd >= 0) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+    }
+    return fd;
+#endif
+}
+
+/* A non-blocking TCP socket on its way to an address in numbers, or -errno. */
+static inline int pf_begin_connecting(int family, const char *host, uint16_t port, uint32_t scope_id) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+    int one = 1, fd, error;
+    memset(&address, 0, sizeof address);
+    address.any.sa_family = family;
+    if (family == AF_INET6) {
+        address.v6.sin6_port = htons(port);
+        address.v6.sin6_scope_id = scope_id;
+    } else {
+        address.v4.sin_port = htons(port);
+    }
+    if (inet_pton(family, host, family == AF_INET6 ? (void *)&address.v6.sin6_addr : (void *)&address.v4.sin_addr) != 1)
+        return -EINVAL;
+    fd = pf_open_socket(family);
+    if (fd < 0) return -errno;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0 &&
+        (connect(fd, &address.any, family == AF_INET6 ? sizeof address.v6 : sizeof address.v4) == 0 ||
+         errno == EINPROGRESS))
+        return fd;
+    error = errno;
+    close(fd);
+    return -error;
 }
 
 /* An eventfd takes eight bytes, a pipe any number; a full one is awake already. */

@@ -7,6 +7,7 @@ cdef extern from "platform.h" nogil:
     Py_ssize_t pf_send(int fd, iovec* pieces, int count) noexcept
     Py_ssize_t pf_receive(int fd, void* into, size_t size) noexcept
     void pf_wake(int fd) noexcept
+    int pf_begin_connecting(int family, const char* host, uint16_t port, uint32_t scope_id) noexcept
 
 
 cdef class Transport:

@@ -5,6 +5,17 @@ again. Nothing is kept of what was not taken.
 """
 
 
+def begin_connecting(int family, str host not None, uint16_t port, uint32_t scope_id=0):
+    """The descriptor of a new TCP socket (non-blocking, with TCP_NODELAY) that connects to an address in numbers.
+
+    It is connected once it is writable and SO_ERROR says 0. Raises `OSError` for what fails at once.
+    """
+    cdef int fd = pf_begin_connecting(family, host.encode(), port, scope_id)
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd))
+    return fd
+
+
 cdef class Transport:
     """The seam. A subclass in Python implements `take(chunks) -> int` and `give(limit) -> bytes | None`.
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 
 import pulsar_fast.asyncio
-import pulsar_fast.dialer
 from pulsar_fast import ConnectError, PulsarException, Result
 from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.faults.conftest import QUICK
@@ -137,8 +137,9 @@ def test_out_of_threads_for_resolving(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Like a name that cannot be resolved for now: an error at creation, and a reconnect goes on trying."""
-    producer = make_client(broker.url).create_producer("t", send_timeout_millis=300)
-    idle = make_client(broker.url, operation_timeout_seconds=0.3)
+    url = f"pulsar://localhost:{broker.port}"
+    producer = make_client(url).create_producer("t", send_timeout_millis=300)
+    idle = make_client(url, operation_timeout_seconds=0.3)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(ConnectError, match="can't start new thread"):
@@ -156,17 +157,19 @@ def test_out_of_threads_for_resolving(
 def test_descriptors_and_threads_over_a_long_outage(
     broker: ScriptedBroker, make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolve = pulsar_fast.dialer._resolve
+    resolve = socket.getaddrinfo
     attempts = 0
 
-    def count(host: str, port: int) -> Any:
+    def count(*args: Any, **options: Any) -> Any:
         nonlocal attempts
         attempts += 1
-        return resolve(host, port)
+        return resolve(*args, **options)
 
-    monkeypatch.setattr(pulsar_fast.dialer, "_resolve", count)
-    client = make_client(broker.url, initial_backoff_interval_ms=1, max_backoff_interval_ms=2)
+    monkeypatch.setattr(socket, "getaddrinfo", count)
+    url = f"pulsar://localhost:{broker.port}"
+    client = make_client(url, initial_backoff_interval_ms=1, max_backoff_interval_ms=2)
     producers = [client.create_producer(f"t{number}", send_timeout_millis=100) for number in range(5)]
+    links = len(broker.links)
     broker.go_down()
     until(lambda: attempts > 10)
     before, threads = descriptors(), threading.active_count()
@@ -182,7 +185,7 @@ def test_descriptors_and_threads_over_a_long_outage(
     broker.come_back()
     for producer in producers:
         producer.send(b"y")
-    assert len(broker.links) == 2
+    assert len(broker.links) == 2 * links
 
 
 # --- permits and bytes
