@@ -21,6 +21,9 @@ _Slot = tuple[BrokerAddress, int]
 class ConnectionPool:
     """Opens connections when they are asked for; whoever asks meanwhile waits for the same one.
 
+    After a failure the next attempt at the same place begins an initial back-off later, whoever asks: the producers
+    of a client that wait for a broker share their attempts.
+
     What nobody uses any more is closed after a while. Owned by the event loop. `on_reached(address)` hears of
     each new connection.
     """
@@ -41,6 +44,7 @@ class ConnectionPool:
         self._on_reached = on_reached
         self._opening: dict[_Slot, asyncio.Task[Connection]] = {}
         self._open: dict[_Slot, Connection] = {}
+        self._failed_at: dict[_Slot, float] = {}  # by the loop's time, until one has been opened
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -58,11 +62,24 @@ class ConnectionPool:
             return connection
         opening = self._opening.get(slot)
         if opening is None or opening.done():
-            opening = asyncio.get_running_loop().create_task(self._connect(slot))
+            opening = asyncio.get_running_loop().create_task(self._open_in_time(slot))
             opening.add_done_callback(lambda task: self._opening_ended(slot, task))
             self._opening[slot] = opening
         # One that stops waiting must not take the connection from the others.
         return await asyncio.shield(opening)
+
+    async def _open_in_time(self, slot: _Slot) -> Connection:
+        loop = asyncio.get_running_loop()
+        if slot in self._failed_at:
+            earliest = self._failed_at[slot] + self._options.initial_backoff_interval_ms / 1000
+            await asyncio.sleep(earliest - loop.time())
+        try:
+            connection = await self._connect(slot)
+        except Exception:
+            self._failed_at[slot] = loop.time()
+            raise
+        self._failed_at.pop(slot, None)
+        return connection
 
     async def _connect(self, slot: _Slot) -> Connection:
         connection = await Connection.open(

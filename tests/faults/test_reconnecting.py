@@ -668,6 +668,20 @@ def test_an_answered_ping_keeps_an_idle_connection(
 # --- a broker that is away
 
 
+def test_producers_share_their_attempts_to_reach_a_broker(
+    broker: ScriptedBroker, make_client: Callable[..., Any]
+) -> None:
+    client = make_client(broker.url, initial_backoff_interval_ms=50, max_backoff_interval_ms=50)
+    producers = [client.create_producer(f"t{number}") for number in range(20)]
+    broker.on_connect().cut_connection(times=6)
+    broker.cut_connections()
+    for producer in producers:
+        producer.send(b"x")
+    _, *attempts = [link.accepted_at for link in broker.links]
+    assert len(attempts) == 7
+    assert attempts[-1] - attempts[0] > 5 * 0.05, "one back-off after each failure, for all of them"
+
+
 def test_deadlines_hold_while_the_broker_is_away(broker: ScriptedBroker, make_producer: MakeProducer) -> None:
     producer = make_producer(send_timeout_millis=400)
     broker.go_down()
