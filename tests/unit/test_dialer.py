@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pulsar_fast import ConnectError
+from pulsar_fast._core import begin_connecting
 from pulsar_fast.dialer import dial
 
 Address = tuple[str, int]
@@ -161,15 +162,14 @@ def test_silence_is_told_too(named: list[Address], dead: Address) -> None:
 def test_a_family_that_the_system_does_not_have(
     named: list[Address], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class NoIPv6(socket.socket):
-        def __init__(self, family: int, *args: Any) -> None:
-            if family == socket.AF_INET6:
-                raise OSError(97, "Address family not supported by protocol")
-            super().__init__(family, *args)
+    def without_ipv6(family: int, *address: Any) -> int:
+        if family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return begin_connecting(family, *address)
 
     with listening() as listener:
         named[:] = [("::1", 1), listener.getsockname()]
-        monkeypatch.setattr("pulsar_fast.dialer.socket.socket", NoIPv6)
+        monkeypatch.setattr("pulsar_fast.dialer.begin_connecting", without_ipv6)
         assert seconds_to_dial()[1] == listener.getsockname()
         named.pop()
         with pytest.raises(ConnectError, match="::1: Address family not supported"):
