@@ -17,6 +17,7 @@ from .enums import BatchingType, CompressionType, PartitionsRoutingMode, Produce
 from .exceptions import *  # noqa: F403
 from .producer import Producer
 from .result import Result
+from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .stats import ProducerStats
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "AuthenticationOauth2",
     "AuthenticationTLS",
     "AuthenticationToken",
+    "AutoClusterFailover",
     "BatchingType",
     "Client",
     "CompressionType",
@@ -35,6 +37,8 @@ __all__ = [
     "ProducerStats",
     "Result",
     "SendHandle",
+    "ServiceInfo",
+    "ServiceInfoProvider",
     "__version__",
     *exceptions.__all__,
 ]
@@ -47,10 +51,7 @@ _ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            "AutoClusterFailover",
             "CryptoKeyReader",
-            "ServiceInfo",
-            "ServiceInfoProvider",
             "schema",
         ),
         "it is not supported yet",

@@ -2,11 +2,12 @@
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import ssl
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,8 @@ from .exceptions import MemoryBufferIsFull, PulsarException, Timeout
 from .options import ClientOptions, ProducerOptions
 from .producer_base import BaseProducer, check_timeout, snapshot
 from .result import Result
-from .service_url import ServiceUrl
-from .tls import dial_for
+from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .service_source import ServiceSource
 from .topic_name import TopicName
 from .topic_producer import State, TopicProducer
 
@@ -40,6 +41,7 @@ __all__ = [
     "AuthenticationOauth2",
     "AuthenticationTLS",
     "AuthenticationToken",
+    "AutoClusterFailover",
     "BatchingType",
     "Client",
     "CompressionType",
@@ -49,6 +51,8 @@ __all__ = [
     "ProducerAccessMode",
     "PulsarException",
     "Result",
+    "ServiceInfo",
+    "ServiceInfoProvider",
 ]
 
 _cores: set[ClientCore] = set()
@@ -297,7 +301,7 @@ class Client:
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -323,9 +327,7 @@ class Client:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
-        self._options = ClientOptions.from_arguments(**arguments)
-        self._url = ServiceUrl.parse(service_url, use_tls=self._options.use_tls)
-        self._dial = dial_for(self._url, self._options)
+        self._source = ServiceSource(service_url, ClientOptions.from_arguments(**arguments))
         self._core: ClientCore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forks = fork_count()
@@ -336,12 +338,31 @@ class Client:
             raise RuntimeError("this client was created before os.fork(): create the client after the fork")
         loop = asyncio.get_running_loop()
         if self._core is None:
-            self._core = ClientCore(self._url, self._options, dial=self._dial, on_released=_cores.discard)
-            self._loop = loop
-            _cores.add(self._core)
+            self._begin(loop)
         if self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop: create one for each loop")
+        assert self._core is not None
         return self._core
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        source = self._source
+
+        def released(core: ClientCore) -> None:
+            _cores.discard(core)
+            source.close()
+
+        def on_loop(call: Callable[[], None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(call)
+
+        self._loop = loop
+        self._core = ClientCore(source.first, on_released=released)
+        _cores.add(self._core)
+        try:
+            source.start(self._core, on_loop)
+        except BaseException:
+            self._core.shut_down()
+            raise
 
     async def create_producer(
         self,
@@ -381,6 +402,16 @@ class Client:
         name = TopicName.parse(topic)
         count = await self._here().partitions_of(name)
         return [name.partition_name(index) for index in range(count)] or [name.full]
+
+    def update_service_url(self, service_url: str | ServiceInfo) -> None:
+        """Go to another cluster, as `pulsar_fast.Client.update_service_url`; on the client's loop."""
+        core = self._here()
+        core.check_open()
+        core.use(self._source.changed(service_url, self.get_service_info()))
+
+    def get_service_info(self) -> ServiceInfo:
+        """The cluster that is in use."""
+        return (self._source.first if self._core is None else self._core.cluster.service).info
 
     async def close(self) -> None:
         """Close every producer, which waits for what it has accepted, then all connections; idempotent."""

@@ -13,8 +13,8 @@ from .enums import BatchingType, CompressionType, PartitionsRoutingMode, Produce
 from .loop_thread import LoopThread, on_loop
 from .options import ClientOptions, ProducerOptions
 from .producer import Producer
-from .service_url import ServiceUrl
-from .tls import dial_for
+from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
+from .service_source import ServiceSource
 from .topic_name import TopicName
 
 __all__ = ["Client"]
@@ -25,7 +25,8 @@ class Client:
 
     service_url: `pulsar://host[:port][,host[:port]...]`; IPv6 literals in brackets, port 6650 by default. With
         `pulsar+ssl://` over TLS, port 6651 by default; with `http://` (8080 by default) topics are looked up over
-        HTTP, and the brokers' binary ports used then.
+        HTTP, and the brokers' binary ports used then. Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which
+        name clusters by `ServiceInfo`, with their `authentication` and `tls_trust_certs_file_path`.
     operation_timeout_seconds: creating a producer, look-ups, closing. Default 30.
     connection_timeout_ms: name resolution, TCP and handshake of one connection. Default 10000.
     keep_alive_interval_seconds: between pings; a broker silent for two of them is given up. Default 30.
@@ -51,7 +52,7 @@ class Client:
 
     def __init__(
         self,
-        service_url: str,
+        service_url: str | AutoClusterFailover | ServiceInfoProvider,
         authentication: Authentication | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -78,9 +79,15 @@ class Client:
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         options = ClientOptions.from_arguments(**arguments)
-        url = ServiceUrl.parse(service_url, use_tls=options.use_tls)
-        dial = dial_for(url, options)
-        self._thread = LoopThread(lambda: ClientCore(url, options, dial=dial))
+        source = self._source = ServiceSource(service_url, options)
+        thread = self._thread = LoopThread(
+            lambda: ClientCore(source.first, on_released=lambda core: source.close())
+        )
+        try:
+            source.start(thread.core, lambda call: thread.begin(on_loop(call)))
+        except BaseException:
+            self.shutdown()
+            raise
 
     def create_producer(
         self,
@@ -136,6 +143,20 @@ class Client:
         count = self._thread.call("Client.get_topic_partitions()", self._core.partitions_of(name))
         return [name.partition_name(index) for index in range(count)] or [name.full]
 
+    def update_service_url(self, service_url: str | ServiceInfo) -> None:
+        """Go to another cluster, with all producers and what is pending, in order.
+
+        service_url: a URL, for which authentication and trust stay what they are, or a `ServiceInfo`. What the old
+        cluster had taken without saying so may be stored by both. Raises `TypeError` or `ValueError` for what cannot
+        be used, also when it is not the caller who names the cluster.
+        """
+        service = self._source.changed(service_url, self.get_service_info())
+        self._thread.call("Client.update_service_url()", on_loop(lambda: self._core.use(service)))
+
+    def get_service_info(self) -> ServiceInfo:
+        """The cluster that is in use."""
+        return self._core.cluster.service.info
+
     @property
     def _core(self) -> ClientCore:
         self._thread.check_process()
@@ -165,7 +186,7 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<pulsar_fast.Client of {self._thread.core.lookup}>"
+        return f"<pulsar_fast.Client of {self._thread.core.cluster.lookup}>"
 
     def __reduce__(self) -> "tuple[object, ...]":
         raise TypeError("a client cannot be pickled: create one in each process")

@@ -2,27 +2,22 @@
 
 import asyncio
 import contextlib
-import logging
 import os
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from ._core import Budget, BufferPool, Clock, Waker
 from .backoff import Backoff
 from .bounds import TimeIsUp, ended, within
+from .cluster import Cluster, Service
 from .connection import BrokerAddress
-from .connection_pool import ConnectionPool
-from .dialer import Dial, dial
-from .exceptions import AlreadyClosed, PulsarException, Timeout
-from .log import Log
-from .lookup import Lookup
-from .options import ClientOptions, ProducerOptions
-from .service_url import ServiceUrl
+from .exceptions import AlreadyClosed, ConnectError, PulsarException, Timeout
+from .failover import Failover
+from .log import log_of
+from .options import ProducerOptions
+from .service_info import AutoClusterFailover
 from .topic_name import TopicName
 from .topic_producer import TopicProducer
-
-if TYPE_CHECKING:
-    from .http_lookup import HttpLookup
 
 __all__ = ["ClientCore"]
 
@@ -32,25 +27,23 @@ _T = TypeVar("_T")
 class ClientCore:
     """Everything of a client that lives on its event loop. Made and used on that loop's thread only.
 
-    Time and connections come from outside (`clock`, `dial`), so that all of it can be run in simulation.
+    Time and connections come from outside (`clock`, the `dial` of a `Service`), so that all of it can be run in
+    simulation.
     """
 
     def __init__(
         self,
-        service_url: ServiceUrl,
-        options: ClientOptions,
+        service: Service,
         clock: Clock | None = None,
-        dial: Dial = dial,
         on_released: "Callable[[ClientCore], None]" = lambda core: None,
     ) -> None:
         self._on_released = on_released
-        self.options = options
-        self.logger = Log(options.logger or logging.getLogger("pulsar_fast"))
+        self.options = service.options
+        self.logger = log_of(service.options)
         self.clock = clock or Clock()
         self.buffers = BufferPool()
-        self.budget = Budget(options.memory_limit_bytes)
-        self.pool = ConnectionPool(dial, self.clock, options, self.logger, self._on_reached)
-        self.lookup = self._make_lookup(service_url)
+        self.budget = Budget(service.options.memory_limit_bytes)
+        self.cluster = Cluster(service, self.clock, self.logger, self._on_reached)
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._wake_fds: tuple[int, int] | None = _open_wake_fds()
@@ -59,16 +52,28 @@ class ClientCore:
         self._producers: dict[TopicProducer, None] = {}  # in the order of creation
         self._creating: set[asyncio.Task[TopicProducer]] = set()
         self._last_producer_id = 0
+        self._failover: Failover | None = None
         self._closing: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None  # kept, since the loop holds tasks weakly
 
-    def _make_lookup(self, service_url: ServiceUrl) -> "Lookup | HttpLookup":
-        if not service_url.is_http:
-            return Lookup(service_url, self.pool, self.clock, self.options)
-        # Here, since most clients never need the HTTP parser: 20 ms, 5 MB.
-        from .http_lookup import HttpLookup
+    def follow(self, rules: AutoClusterFailover, services: Sequence[Service]) -> None:
+        """Check the clusters from now on, the first of which is in use, and use the best one that answers."""
+        if self.is_released:
+            return
+        self._failover = Failover(
+            rules, services, lambda service: Cluster(service, self.clock, self.logger), self.use, self.logger
+        )
 
-        return HttpLookup(service_url, self.clock, self.options)
+    def use(self, service: Service) -> None:
+        """Go to another cluster: the producers register there, and send what is pending."""
+        old = self.cluster
+        if self.is_released or service.info == old.service.info:
+            return
+        self.logger.warning("going from %s to %s", old.service.info.service_url, service.info.service_url)
+        self.cluster = Cluster(service, self.clock, self.logger, self._on_reached)
+        for producer in self._producers:
+            producer.move()
+        old.close(ConnectError(f"the client has gone to {service.info.service_url}"))
 
     def next_producer_id(self) -> int:
         self._last_producer_id += 1
@@ -115,7 +120,7 @@ class ClientCore:
             return await within(timeout, until_it_works())
         except TimeIsUp:
             if failure is None:
-                raise Timeout(f"{what}: {self.lookup} gave no answer within {timeout:g} s") from None
+                raise Timeout(f"{what}: {self.cluster.lookup} gave no answer within {timeout:g} s") from None
             raise type(failure)(f"{what} failed for {timeout:g} s: {failure.message}") from failure
 
     async def create_producer(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
@@ -152,7 +157,7 @@ class ClientCore:
         """How many partitions a topic has, 0 for one without."""
         self.check_open()
         return await self.retried(
-            f"looking up the partitions of {topic.full}", lambda: self.lookup.partitions_of(topic)
+            f"looking up the partitions of {topic.full}", lambda: self.cluster.partitions_of(topic)
         )
 
     def check_open(self) -> None:
@@ -223,7 +228,7 @@ class ClientCore:
     def _close_ends(self) -> None:
         """The connections and the way to wake the loop, without asking the loop."""
         if self._wake_fds is not None:
-            self.pool.abandon()
+            self.cluster.pool.abandon()
             self._close_wake_fds(self._wake_fds)
 
     def _release(self) -> None:
@@ -232,7 +237,9 @@ class ClientCore:
             return
         self._loop.remove_reader(self._wake_fds[0])
         self._close_wake_fds(self._wake_fds)
-        self.pool.close()
+        if self._failover is not None:
+            self._failover.close()
+        self.cluster.close(AlreadyClosed("the client is closed"))
 
     def _close_wake_fds(self, fds: tuple[int, int]) -> None:
         self._wake_fds = None

@@ -14,7 +14,7 @@ from .dialer import Dial, host_and_port
 from .exceptions import AuthenticationError, ConnectError, PulsarException, Timeout, from_server_error
 from .log import Log
 from .options import ClientOptions
-from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError
+from .wire.messages import BaseCommand, CommandCloseProducer, CommandSendError, CommandTopicMigrated
 
 __all__ = ["BrokerAddress", "Connection", "ProducerOnConnection"]
 
@@ -52,6 +52,7 @@ class ProducerOnConnection(Protocol):
 
     def on_send_error(self, refusal: CommandSendError) -> None: ...
     def on_close_producer(self, connection: "Connection", close: CommandCloseProducer) -> None: ...
+    def on_topic_migrated(self, connection: "Connection", migrated: CommandTopicMigrated) -> None: ...
     def on_connection_lost(self, connection: "Connection", error: PulsarException) -> None: ...
 
 
@@ -334,6 +335,12 @@ class Connection(Channel):
         if producer is not None:
             producer.on_close_producer(self, command.close_producer)
 
+    def _on_topic_migrated(self, command: BaseCommand) -> None:
+        migrated = command.topicMigrated
+        producer = self.producers.get(migrated.resource_id)
+        if producer is not None and migrated.resource_type == CommandTopicMigrated.Producer:
+            producer.on_topic_migrated(self, migrated)
+
     def _reply(self, request_id: int, answer: BaseCommand | PulsarException) -> None:
         on_reply = self._replies.pop(request_id, None)
         if on_reply is not None:
@@ -350,6 +357,7 @@ class Connection(Channel):
         BaseCommand.PARTITIONED_METADATA_RESPONSE: _on_partition_metadata,
         BaseCommand.SEND_ERROR: _on_send_error,
         BaseCommand.CLOSE_PRODUCER: _on_close_producer,
+        BaseCommand.TOPIC_MIGRATED: _on_topic_migrated,
     }
 
     # --- life and death

@@ -79,6 +79,10 @@ class HttpLookup:
             raise LookupError(f"{url} named no number of partitions")
         return partitions
 
+    async def probe(self) -> None:
+        """Raises what keeps every host from answering, whatever it says."""
+        await self._hosts.first_to_answer(lambda host: self._get(host, "/"))
+
     async def _ask(self, path: str, query: dict[str, str]) -> tuple[str, dict[str, Any]]:
         """The URL that gave the answer, and the answer; redirects are followed."""
         target = f"{path}?{urlencode(query)}" if query else path

@@ -4,9 +4,11 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Log"]
+__all__ = ["Log", "log_of"]
 
 if TYPE_CHECKING:
+    from .options import ClientOptions
+
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
     _Adapter = logging.LoggerAdapter
@@ -21,3 +23,8 @@ class Log(_Adapter):
         except Exception:
             if logging.raiseExceptions:
                 traceback.print_exc()
+
+
+def log_of(options: "ClientOptions") -> Log:
+    """Where a client with these options logs."""
+    return Log(options.logger or logging.getLogger("pulsar_fast"))

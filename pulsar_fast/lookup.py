@@ -48,6 +48,10 @@ class Lookup:
         )
         return partitions
 
+    async def probe(self) -> None:
+        """Raises what keeps every host from being reached, on a connection of its own."""
+        await self._hosts.first_to_answer(lambda host: self._pool.probe(BrokerAddress(host, host)))
+
     async def _follow(
         self, topic: TopicName, address: BrokerAddress, answer: CommandLookupTopicResponse
     ) -> BrokerAddress:

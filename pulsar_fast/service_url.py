@@ -51,13 +51,17 @@ class ServiceUrl:
 
         Raises TypeError and ValueError, which say what is wrong.
         """
+        return self.of_cluster(plain, tls, argument).hosts[0]
+
+    def of_cluster(self, plain: str, tls: str, argument: str) -> "ServiceUrl":
+        """The one of two URLs of a cluster that suits this one, as `of_broker`."""
         text, scheme = (tls, "pulsar+ssl") if self.tls else (plain, "pulsar")
         if not text:
             raise ValueError(f"{argument}: there is none with {scheme}://")
         scheme_of_it = text.partition("://")[0].lower() if isinstance(text, str) else scheme
         if scheme_of_it != scheme:
             raise ValueError(f"{argument} {text!r} must start with {scheme}://")
-        return ServiceUrl.parse(text, argument).hosts[0]
+        return ServiceUrl.parse(text, argument)
 
     @property
     def is_http(self) -> bool:

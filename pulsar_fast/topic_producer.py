@@ -23,11 +23,18 @@ from .exceptions import (
     TopicTerminated,
     from_server_error,
 )
+from .lookup import Lookup
 from .options import ProducerOptions
 from .result import Result
 from .stats import ProducerStats
 from .topic_name import TopicName
-from .wire.messages import BaseCommand, CommandCloseProducer, CommandProducerSuccess, CommandSendError
+from .wire.messages import (
+    BaseCommand,
+    CommandCloseProducer,
+    CommandProducerSuccess,
+    CommandSendError,
+    CommandTopicMigrated,
+)
 
 if TYPE_CHECKING:
     from .client_core import ClientCore
@@ -108,6 +115,7 @@ class TopicProducer:
         self._topic_epoch: int | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._hint: BrokerAddress | None = None
+        self._migrated_to: Lookup | None = None
         self._backoff = Backoff(
             client.options.initial_backoff_interval_ms, client.options.max_backoff_interval_ms
         )
@@ -269,13 +277,22 @@ class TopicProducer:
         if self._tried is None or self._tried == address:
             self._go_on.set()
 
+    def move(self) -> None:
+        """The client goes to another cluster: whatever was known of the old one does not count there."""
+        self._hint = self._migrated_to = self._topic_epoch = None
+        self._backoff.reset()
+        self._go_on.set()
+
     async def _try_once(self) -> None:
         """Find the broker, connect and register there, once."""
+        cluster = (
+            self._client.cluster
+        )  # one and the same from here on: an address means nothing in another one
         hint, self._hint = self._hint, None
         self._tried = hint  # None while the broker is not known: any that is reached may be it
-        address = hint or await self._client.lookup.broker_of(self.topic)
+        address = hint or await cluster.broker_of(self.topic, self._migrated_to)
         self._tried = address
-        connection = await self._client.pool.get(address, self._producer_id)
+        connection = await cluster.pool.get(address, self._producer_id)
         attempt = self._register(connection)
         timeout = self._client.options.operation_timeout_seconds
         try:
@@ -374,13 +391,25 @@ class TopicProducer:
         if self._registration is not None and self._registration.channel is connection:
             self._registration_ended(error)
 
+    def on_topic_migrated(self, connection: Connection, migrated: CommandTopicMigrated) -> None:
+        """The topic is in another cluster now, where it is looked up once the broker has closed the producer."""
+        cluster = self._client.cluster
+        try:
+            url = cluster.service.url.of_cluster(
+                migrated.brokerServiceUrl, migrated.brokerServiceUrlTls, "the migrated topic's URL"
+            )
+        except ValueError as error:
+            self._logger.warning("%s: %s named %s", self.topic.full, connection.address, error)
+            return
+        self._migrated_to = cluster.lookup_at(url)
+        self._logger.info("%s: migrated to %s", self.topic.full, self._migrated_to)
+
     def _assigned_broker(self, connection: Connection, close: CommandCloseProducer) -> BrokerAddress | None:
         plain, tls = close.assignedBrokerServiceUrl, close.assignedBrokerServiceUrlTls
         if not plain and not tls:
             return None
         try:
-            service_url = self._client.lookup.service_url
-            broker = service_url.of_broker(plain, tls, "the assigned broker's URL")
+            broker = self._client.cluster.service.url.of_broker(plain, tls, "the assigned broker's URL")
         except ValueError as error:
             self._logger.warning("%s: %s", self.topic.full, error)
             return None

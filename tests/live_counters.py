@@ -14,8 +14,8 @@ def broken_rules(core: ClientCore) -> list[str]:
     budget, pool = core.budget, core.buffers
     if not 0 <= budget.used <= (budget.limit or 1 << 62):
         broken.append(f"{budget.used} bytes of {budget.limit}")
-    connections = len(core.pool._open)
-    if not 0 <= pool.write_holds <= max(connections, len(core.pool._open)):
+    connections = len(core.cluster.pool._open)
+    if not 0 <= pool.write_holds <= max(connections, len(core.cluster.pool._open)):
         broken.append(f"{pool.write_holds} frames are held by writes of {connections} connections")
     for producer in list(core._producers):
         pending, most = producer.accumulator.pending_messages, producer._options.max_pending_messages
@@ -34,6 +34,6 @@ def left_over(core: ClientCore) -> dict[str, int]:
         "memory of batches": core.buffers.live_bytes,
         "permits": sum(producer.accumulator.pending_messages for producer in core._producers),
         "producers": len(core._producers),
-        "connections": len(core.pool._open),
+        "connections": len(core.cluster.pool._open),
     }
     return {name: count for name, count in accounts.items() if count}

@@ -13,6 +13,7 @@ import google_crc32c
 from pulsar_fast.wire.messages import (
     BaseCommand,
     CommandLookupTopicResponse,
+    CommandTopicMigrated,
     MessageMetadata,
     SingleMessageMetadata,
 )
@@ -183,6 +184,15 @@ def registered(frame: Frame, name: str, last_id: int = -1, schema_version: bytes
 def success(frame: Frame) -> bytes:
     command = BaseCommand(type=BaseCommand.SUCCESS)
     command.success.request_id = frame.request_id
+    return encode(command)
+
+
+def topic_migrated(producer_id: int, url: str, resource_type: int = CommandTopicMigrated.Producer) -> bytes:
+    command = BaseCommand(type=BaseCommand.TOPIC_MIGRATED)
+    command.topicMigrated.resource_id = producer_id
+    command.topicMigrated.resource_type = resource_type  # type: ignore[assignment]
+    if url:
+        command.topicMigrated.brokerServiceUrl = url
     return encode(command)
 
 

@@ -1283,7 +1283,7 @@ def test_enumerations_show_their_names() -> None:
 
 def test_what_the_package_does_not_have() -> None:
     for name, reason in {
-        "AutoClusterFailover": "not supported yet",
+        "CryptoKeyReader": "not supported yet",
         "AuthenticationAthenz": "subclass pulsar_fast.Authentication",
         "ConsumerType": "official client",
     }.items():

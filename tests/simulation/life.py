@@ -6,6 +6,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pulsar_fast.asyncio import Client
@@ -261,7 +262,7 @@ class SimulatedLife(Life):
 
     async def _live(self) -> None:
         client = Client(f"pulsar://{HOSTS[0]}:6650,{HOSTS[1]}:6650", **self.options())
-        client._core = ClientCore(client._url, client._options, clock=self._time.clock, dial=self._dial)
+        client._core = ClientCore(replace(client._source.first, dial=self._dial), clock=self._time.clock)
         client._loop = self.loop
         self.app.use(client, client._core)
         await self.live(Surroundings(self.loop, self.cluster, self.app, self._time.set_wall_clock))

@@ -9,6 +9,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pulsar_fast import Client as ThreadedClient
@@ -147,7 +148,7 @@ class SocketLife(Life):
 
     async def _live(self, url: str) -> None:
         client = Client(url, **self.options())
-        client._core = ClientCore(client._url, client._options, dial=_dial_small)
+        client._core = ClientCore(replace(client._source.first, dial=_dial_small))
         client._loop = self.loop
         self.app.use(client, client._core)
         try:
