@@ -77,7 +77,7 @@ def _children() -> set[str]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parent = path.joinpath("stat").read_bytes().rpartition(b")")[2].split()[1]
-            command = path.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode()
+            command = path.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # it has just ended
             continue
         if (
