@@ -13,7 +13,7 @@ from .authentication import (
     AuthenticationToken,
 )
 from .client import Client
-from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from .enums import BatchingType, CompressionType, HashingScheme, PartitionsRoutingMode, ProducerAccessMode
 from .exceptions import *  # noqa: F403
 from .producer import Producer
 from .result import Result
@@ -30,6 +30,7 @@ __all__ = [
     "BatchingType",
     "Client",
     "CompressionType",
+    "HashingScheme",
     "MessageId",
     "PartitionsRoutingMode",
     "Producer",

@@ -174,10 +174,27 @@ class SendHandle:
     def _refuse(self, error: BaseException) -> None: ...
     def _end_input(self) -> None: ...
 
+def hash_of_key(kind: int, key: str) -> int: ...
+
+@final
+class Router:
+    def __init__(
+        self,
+        senders: list[Any],
+        hashing: int,
+        round_robin: bool,
+        first: int,
+        function: Callable[..., int] | None = None,
+    ) -> None: ...
+    def add(self, sender: Sender) -> None: ...
+    def all(self) -> list[Any]: ...
+
 class Sender:
     _accumulator: Accumulator
+    _router: Router | None
+    _forks: int
     _blocks: bool
-    def __new__(cls, accumulator: Accumulator, block_if_queue_full: bool) -> Any: ...
+    def __new__(cls, ends: Accumulator | Router, block_if_queue_full: bool) -> Any: ...
     def send_async(
         self,
         content: Buffer | None,
@@ -192,6 +209,7 @@ class Sender:
         deliver_at: int | None = None,
         deliver_after: timedelta | None = None,
     ) -> None: ...
+    def _choose(self, content: Any, *arguments: Any) -> Any: ...
     def _offer(self, reserved: RoomWaiter | None, target: object, content: Any, *arguments: Any) -> int: ...
     def _answer(self, target: object, error: BaseException) -> None: ...
     def _send_when_there_is_room(
@@ -201,6 +219,7 @@ class Sender:
 
 @final
 class Feed:
+    chosen: Any
     def __init__(
         self,
         sender: Sender,
@@ -217,6 +236,7 @@ class Feed:
 
 @final
 class LatencyHistogram:
+    def add_all(self, other: LatencyHistogram) -> None: ...
     def percentile(self, fraction: float) -> float: ...
 
 @final

@@ -22,10 +22,12 @@ from .authentication import (
 )
 from .bounds import TimeIsUp, within
 from .client_core import ClientCore
-from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from .enums import BatchingType, CompressionType, HashingScheme, PartitionsRoutingMode, ProducerAccessMode
 from .exceptions import MemoryBufferIsFull, PulsarException, Timeout
+from .message_routing import Message
 from .options import ClientOptions, ProducerOptions
-from .producer_base import BaseProducer, check_timeout, snapshot
+from .partitioned_producer import PartitionedProducer
+from .producer_base import BaseProducer, TopicSender, check_timeout, snapshot
 from .result import Result
 from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .service_source import ServiceSource
@@ -45,6 +47,7 @@ __all__ = [
     "BatchingType",
     "Client",
     "CompressionType",
+    "HashingScheme",
     "MessageId",
     "PartitionsRoutingMode",
     "Producer",
@@ -75,124 +78,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_rest)
 
 
-class Producer(BaseProducer):
-    """Sends messages to one topic; made by `Client.create_producer`, used on the loop where that was awaited."""
+class LoopSender(TopicSender):
+    """What messages go through whose senders are coroutines and callbacks of a loop, which cannot wait for room."""
 
     def __init__(
-        self, client: object, core: TopicProducer, block_if_queue_full: bool, timeout: float | None
+        self, core: TopicProducer | PartitionedProducer, block_if_queue_full: bool, timeout: float | None
     ) -> None:
-        self._client = client  # a producer keeps its client alive
         self._core = core
         self._loop = asyncio.get_running_loop()
         self._send_timeout = timeout
 
     def __new__(
-        cls, client: object, core: TopicProducer, block_if_queue_full: bool, timeout: float | None
-    ) -> "Producer":
-        producer: Producer = super().__new__(cls, core.accumulator, block_if_queue_full)
-        return producer
-
-    def _check_loop(self) -> None:
-        if asyncio._get_running_loop() is not self._loop:
-            if self._accumulator.forks != fork_count():
-                raise RuntimeError(FORKED)
-            raise RuntimeError(
-                "this producer belongs to another event loop: use it on the one that created it"
-            )
-
-    def send_async(self, content: "Buffer | None", callback: Any, *arguments: Any, **named: Any) -> None:
-        """As in the synchronous producer, on the loop of this one: the callback runs there. Nothing to await."""
-        self._check_loop()
-        super().send_async(content, callback, *arguments, **named)
-
-    def send(
-        self,
-        content: "Buffer | None",
-        properties: dict[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
-        sequence_id: int | None = None,
-        replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
-        event_timestamp: int | None = None,
-        deliver_at: int | None = None,
-        deliver_after: timedelta | None = None,
-    ) -> SendFuture:
-        """Send a message; awaiting what is returned gives its `MessageId`, or raises what went wrong.
-
-        Arguments as in `send_async`. The message is accepted by the call itself, so that messages go in the order
-        of the calls and `flush` covers them, awaited or not. With `block_if_queue_full` it keeps its place while it
-        waits for room, at most the send timeout. Cancelling withdraws it only while it waits for room.
-        """
-        self._check_loop()
-        future = SendFuture(self._loop, self._accumulator)
-        arguments = (
-            content,
-            properties,
-            partition_key,
-            ordering_key,
-            sequence_id,
-            replication_clusters,
-            disable_replication,
-            event_timestamp,
-            deliver_at,
-            deliver_after,
-        )
-        wanted = self._offer(None, future, *arguments)
-        if wanted:
-            self._send_when_there_is_room(wanted, future, *arguments)
-        return future
-
-    def send_many(
-        self,
-        payloads: "Iterable[Buffer | None]",
-        properties: dict[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
-        event_timestamp: int | None = None,
-        replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
-    ) -> SendHandle:
-        """Send every element of an iterable as a message; awaiting the handle waits for all of them.
-
-        As much as there is room for is taken by the call itself, the rest as room comes, before later sends that
-        wait for room too. The other arguments hold for all messages and are checked at once.
-        """
-        self._check_loop()
-        handle = SendHandle(self._accumulator.mark, self._loop)
-        feed = Feed(
-            self,
-            payloads,
-            handle,
-            properties,
-            partition_key,
-            ordering_key,
-            event_timestamp,
-            replication_clusters,
-            disable_replication,
-        )
-        try:
-            self._feed(feed, handle, feed.run(), in_front=False)
-        except BaseException as error:
-            handle._end_input()
-            error.handle = handle  # type: ignore[attr-defined]
-            raise
-        return handle
-
-    def _feed(self, feed: Feed, handle: SendHandle, wanted: int, in_front: bool) -> None:
-        if not wanted:
-            handle._end_input()
-            return
-
-        def go_on() -> None:
-            try:
-                self._feed(feed, handle, feed.run(waiter), in_front=True)
-            except BaseException as error:  # of the input, Ctrl-C too: whoever awaits the handle gets it
-                handle._refuse(error)
-                handle._end_input()
-
-        waiter = RoomWaiter(wanted, go_on, dated=False)
-        self._queue_up(waiter, in_front)
+        cls, core: TopicProducer | PartitionedProducer, block_if_queue_full: bool, timeout: float | None
+    ) -> Any:
+        return super().__new__(cls, core.ends, block_if_queue_full)
 
     def _queue_up(self, waiter: RoomWaiter, in_front: bool = False) -> None:
         try:
@@ -227,6 +126,7 @@ class Producer(BaseProducer):
 
         def fail(error: Exception) -> None:
             if target is None:
+                assert isinstance(self._core, TopicProducer)  # with a router it is its senders that wait
                 self._core.nobody_heard(1, error)
             else:
                 answer_at_once(target, getattr(error, "result", Result.UnknownError), error)
@@ -243,6 +143,120 @@ class Producer(BaseProducer):
                 timer.cancel()
             fail(error)
 
+
+class Producer(BaseProducer, LoopSender):
+    """Sends messages to one topic; made by `Client.create_producer`, used on the loop where that was awaited."""
+
+    def __init__(self, client: object, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._client = client  # a producer keeps its client alive
+
+    def __new__(cls, client: object, *rest: Any) -> Any:
+        return super().__new__(cls, *rest)
+
+    def _check_loop(self) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            if self._forks != fork_count():
+                raise RuntimeError(FORKED)
+            raise RuntimeError(
+                "this producer belongs to another event loop: use it on the one that created it"
+            )
+
+    def send_async(self, content: "Buffer | None", callback: Any, *arguments: Any, **named: Any) -> None:
+        """As in the synchronous producer, on the loop of this one: the callback runs there. Nothing to await."""
+        self._check_loop()
+        super().send_async(content, callback, *arguments, **named)
+
+    def send(
+        self,
+        content: "Buffer | None",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> SendFuture:
+        """Send a message; awaiting what is returned gives its `MessageId`, or raises what went wrong.
+
+        Arguments as in `send_async`. The message is accepted by the call itself, so that messages go in the order
+        of the calls and `flush` covers them, awaited or not. With `block_if_queue_full` it keeps its place while it
+        waits for room, at most the send timeout. Cancelling withdraws it only while it waits for room.
+        """
+        self._check_loop()
+        arguments = (
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        sender: LoopSender = self._choose(*arguments)
+        future = SendFuture(self._loop, sender._accumulator)
+        wanted = sender._offer(None, future, *arguments)
+        if wanted:
+            sender._send_when_there_is_room(wanted, future, *arguments)
+        return future
+
+    def send_many(
+        self,
+        payloads: "Iterable[Buffer | None]",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        event_timestamp: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+    ) -> SendHandle:
+        """Send every element of an iterable as a message; awaiting the handle waits for all of them.
+
+        As much as there is room for is taken by the call itself, the rest as room comes, before later sends that
+        wait for room too. The other arguments hold for all messages and are checked at once.
+        """
+        self._check_loop()
+        handle = SendHandle(self._mark, self._loop)
+        feed = Feed(
+            self,
+            payloads,
+            handle,
+            properties,
+            partition_key,
+            ordering_key,
+            event_timestamp,
+            replication_clusters,
+            disable_replication,
+        )
+        try:
+            self._feed(feed, handle, feed.run(), in_front=False)
+        except BaseException as error:
+            handle._end_input()
+            error.handle = handle  # type: ignore[attr-defined]
+            raise
+        return handle
+
+    def _feed(self, feed: Feed, handle: SendHandle, wanted: int, in_front: bool) -> None:
+        if not wanted:
+            handle._end_input()
+            return
+
+        def go_on() -> None:
+            try:
+                self._feed(feed, handle, feed.run(waiter), in_front=True)
+            except BaseException as error:  # of the input, Ctrl-C too: whoever awaits the handle gets it
+                handle._refuse(error)
+                handle._end_input()
+
+        waiter = RoomWaiter(wanted, go_on, dated=False)
+        feed.chosen._queue_up(waiter, in_front)
+
     async def flush(self, timeout: float | None = None) -> None:
         """Send what is batched and wait until every message sent before this call is answered.
 
@@ -257,11 +271,12 @@ class Producer(BaseProducer):
             raise Timeout(f"Producer.flush() took longer than {timeout:g} s") from None
 
     async def _flush(self) -> None:
-        if self._accumulator.waiting():
-            turn = asyncio.Event()
-            self._accumulator.wait_for_room(RoomWaiter(0, turn.set, marks=True))
-            await turn.wait()
-        await self._core.flush(self._accumulator.mark())
+        for sender in self._senders():
+            if sender._accumulator.waiting():
+                turn = asyncio.Event()
+                sender._accumulator.wait_for_room(RoomWaiter(0, turn.set, marks=True))
+                await turn.wait()
+        await self._core.flush(self._mark())
 
     async def close(self, timeout: float | None = None) -> None:
         """Accept nothing more, send and await what was accepted, then leave the broker; a second call does nothing.
@@ -283,7 +298,7 @@ class Producer(BaseProducer):
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
-        if core is None or core.state is State.CLOSED or self._accumulator.forks != fork_count():
+        if core is None or core.state is State.CLOSED or self._forks != fork_count():
             return
         # First, since the warning may raise.
         if self._loop.is_closed():
@@ -387,15 +402,17 @@ class Client:
         encryption_key: str | None = None,
         crypto_key_reader: object = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
-        message_router: object = None,
+        message_router: Callable[[Message, int], int] | None = None,
+        hashing_scheme: HashingScheme = HashingScheme.BoostHash,
+        partitions_update_interval_seconds: float | None = 60,
     ) -> Producer:
         """Register a producer on a topic. Arguments and errors as in `pulsar_fast.Client.create_producer`."""
         arguments = {name: value for name, value in locals().items() if name not in ("self", "topic")}
         options = ProducerOptions.from_arguments(**arguments)
         name = TopicName.parse(topic)
-        core = await self._here().create_producer(name, options)
-        timeout = options.send_timeout_millis / 1000 if options.send_timeout_millis else None
-        return Producer(self, core, options.block_if_queue_full, timeout)
+        rest = options.block_if_queue_full, options.send_timeout_seconds
+        core = await self._here().create_producer(name, options, lambda core: LoopSender(core, *rest))
+        return Producer(self, core, *rest)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Complete names of the partitions of a topic; of the topic itself if it has none."""

@@ -3,16 +3,18 @@
 import logging
 import ssl
 import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from ._core import fork_count
 from .authentication import Authentication
 from .client_core import ClientCore
-from .enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from .enums import BatchingType, CompressionType, HashingScheme, PartitionsRoutingMode, ProducerAccessMode
 from .loop_thread import LoopThread, on_loop
+from .message_routing import Message
 from .options import ClientOptions, ProducerOptions
-from .producer import Producer
+from .producer import Producer, ThreadSender
 from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .service_source import ServiceSource
 from .topic_name import TopicName
@@ -112,7 +114,9 @@ class Client:
         encryption_key: str | None = None,
         crypto_key_reader: object = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
-        message_router: object = None,
+        message_router: Callable[[Message, int], int] | None = None,
+        hashing_scheme: HashingScheme = HashingScheme.BoostHash,
+        partitions_update_interval_seconds: float | None = 60,
     ) -> Producer:
         """Register a producer on a topic and wait until the broker has accepted it.
 
@@ -125,6 +129,12 @@ class Client:
             batches all of them; False sends each message on its own. batching_max_messages,
             batching_max_allowed_size_in_bytes (bytes), batching_max_publish_delay_ms (ms): what ends a batch.
         properties: of the producer, dict of str to str.
+        message_routing_mode: where messages without a key go on a topic with partitions: to each in turn (with the
+            batches), or to one, chosen at random. message_router: `(message, partitions) -> int` instead, for all
+            messages, called on the sending thread. hashing_scheme: what finds the partition of a `partition_key`.
+        max_pending_messages_across_partitions: divided among the partitions, 0 for no limit.
+        lazy_start_partitioned_producers: register partitions with their first message, unless there is a
+            `producer_name`. partitions_update_interval_seconds: between looks for new ones, None for never.
 
         The other arguments are those of the official client; they raise `NotImplementedError` unless at their
         default. Raises `ValueError` or `TypeError` naming the argument before anything is sent, what the broker
@@ -133,9 +143,12 @@ class Client:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "topic")}
         options = ProducerOptions.from_arguments(**arguments)
         name = TopicName.parse(topic)
-        core = self._thread.call("Client.create_producer()", self._core.create_producer(name, options))
-        timeout = options.send_timeout_millis / 1000 if options.send_timeout_millis else None
-        return Producer(self, self._thread, core, options.block_if_queue_full, timeout)
+        thread, rest = self._thread, (options.block_if_queue_full, options.send_timeout_seconds)
+        core = thread.call(
+            "Client.create_producer()",
+            self._core.create_producer(name, options, lambda core: ThreadSender(thread, core, *rest)),
+        )
+        return Producer(self, thread, core, *rest)
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Complete names of the partitions of a topic; of the topic itself if it has none."""

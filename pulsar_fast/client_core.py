@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from ._core import Budget, BufferPool, Clock, Waker
+from ._core import Budget, BufferPool, Clock, Sender, Waker
 from .backoff import Backoff
 from .bounds import TimeIsUp, ended, within
 from .cluster import Cluster, Service
@@ -15,6 +15,7 @@ from .exceptions import AlreadyClosed, ConnectError, PulsarException, Timeout
 from .failover import Failover
 from .log import log_of
 from .options import ProducerOptions
+from .partitioned_producer import PartitionedProducer
 from .service_info import AutoClusterFailover
 from .topic_name import TopicName
 from .topic_producer import TopicProducer
@@ -50,7 +51,7 @@ class ClientCore:
         self.waker = Waker(self._wake_fds[-1])
         self._loop.add_reader(self._wake_fds[0], self._on_wake)
         self._producers: dict[TopicProducer, None] = {}  # in the order of creation
-        self._creating: set[asyncio.Task[TopicProducer]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()  # what ends with the client
         self._last_producer_id = 0
         self._failover: Failover | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -123,12 +124,12 @@ class ClientCore:
                 raise Timeout(f"{what}: {self.cluster.lookup} gave no answer within {timeout:g} s") from None
             raise type(failure)(f"{what} failed for {timeout:g} s: {failure.message}") from failure
 
-    async def create_producer(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
-        """A registered producer. Raises what keeps it from being one."""
+    async def create_producer(
+        self, topic: TopicName, options: ProducerOptions, make_sender: Callable[[TopicProducer], Sender]
+    ) -> TopicProducer | PartitionedProducer:
+        """A registered producer. Raises what keeps it from being one. `make_sender`: see `PartitionedProducer`."""
         self.check_open()
-        task = self._loop.create_task(self._create(topic, options))
-        self._creating.add(task)
-        task.add_done_callback(self._creating.discard)
+        task = self.begin(self._create(topic, options, make_sender))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:  # of the caller; closing the client cancels the task alone
@@ -140,17 +141,29 @@ class ClientCore:
             raise AlreadyClosed("the client was closed meanwhile")
         return task.result()
 
-    async def _create(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
-        if topic.partition < 0:
-            partitions = await self.partitions_of(topic)
-            if partitions:
-                raise NotImplementedError(
-                    f"topic {topic.full} has {partitions} partitions, which is not supported yet: "
-                    f"create a producer on each of them, as on {topic.partition_name(0)}"
-                )
+    def begin(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """A task that is cancelled when the client is closed."""
+        task = self._loop.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    async def _create(
+        self, topic: TopicName, options: ProducerOptions, make_sender: Callable[[TopicProducer], Sender]
+    ) -> TopicProducer | PartitionedProducer:
+        partitions = await self.partitions_of(topic) if topic.partition < 0 else 0
+        producer = (
+            PartitionedProducer(self, topic, options, partitions, make_sender)
+            if partitions
+            else self.add_producer(topic, options)
+        )
+        await producer.create()
+        return producer
+
+    def add_producer(self, topic: TopicName, options: ProducerOptions) -> TopicProducer:
+        """One that belongs to the client from now on, and is not registered yet."""
         producer = TopicProducer(self, topic, options)
         self._producers[producer] = None
-        await producer.create()
         return producer
 
     async def partitions_of(self, topic: TopicName) -> int:
@@ -181,10 +194,10 @@ class ClientCore:
                 return
 
     async def _close(self) -> None:
-        creating = list(self._creating)
-        for task in creating:
+        under_way = list(self._under_way)
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*creating, return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
         closed = await asyncio.gather(
             *(producer.close() for producer in self._producers), return_exceptions=True
         )
@@ -205,7 +218,7 @@ class ClientCore:
     def shut_down(self) -> None:
         """End at once: everything pending fails."""
         self.closed = True
-        for task in self._creating:
+        for task in self._under_way:
             task.cancel()
         for producer in list(self._producers):
             producer.shut_down()

@@ -2,7 +2,14 @@
 
 from enum import IntEnum
 
-__all__ = ["BatchingType", "CompressionType", "NamedInt", "PartitionsRoutingMode", "ProducerAccessMode"]
+__all__ = [
+    "BatchingType",
+    "CompressionType",
+    "HashingScheme",
+    "NamedInt",
+    "PartitionsRoutingMode",
+    "ProducerAccessMode",
+]
 
 
 class NamedInt(IntEnum):
@@ -31,6 +38,14 @@ class PartitionsRoutingMode(NamedInt):
     UseSinglePartition = 0
     RoundRobinDistribution = 1
     CustomPartition = 2
+
+
+class HashingScheme(NamedInt):
+    """How the partition of a key is found; producers of one topic have to agree. The core knows these numbers."""
+
+    Murmur3_32Hash = 0
+    BoostHash = 1
+    JavaStringHash = 2
 
 
 class BatchingType(NamedInt):

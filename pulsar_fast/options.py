@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from .authentication import Authentication, AuthenticationTLS
-from .enums import BatchingType, CompressionType, NamedInt, PartitionsRoutingMode, ProducerAccessMode
+from .enums import (
+    BatchingType,
+    CompressionType,
+    HashingScheme,
+    NamedInt,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+)
+from .message_routing import Message, router_of
 
 __all__ = ["ClientOptions", "ProducerOptions"]
 
@@ -89,6 +97,19 @@ def _authentication(name: str, value: object) -> None:
             f"which only its own client can use: make it with pulsar_fast.{kind.__name__}"
         )
     raise _type_error(name, "a pulsar_fast.Authentication", value)
+
+
+def _one_of(kind: type[NamedInt]) -> _Check:
+    def check(name: str, value: object) -> None:
+        if not isinstance(value, kind):
+            raise _type_error(name, f"a pulsar_fast.{kind.__name__}", value)
+
+    return check
+
+
+def _callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise _type_error(name, "callable", value)
 
 
 def _ssl_context(name: str, value: object) -> None:
@@ -252,24 +273,56 @@ class ProducerOptions(_Options):
     properties: dict[str, str] | None = field(default=None, metadata=_checked_by(_or_none(_properties)))
     """Shown by the broker in the topic's statistics."""
 
+    max_pending_messages_across_partitions: int = field(default=50000, metadata=_checked_by(_integer(0)))
+    """How many may wait on all partitions together, divided among them; 0: no bound."""
+    message_routing_mode: PartitionsRoutingMode = field(
+        default=PartitionsRoutingMode.RoundRobinDistribution,
+        metadata=_checked_by(_one_of(PartitionsRoutingMode)),
+    )
+    """Where messages without a key go: to each partition in turn, a batch each, or to one of them."""
+    message_router: Callable[[Message, int], int] | None = field(
+        default=None, metadata=_checked_by(_or_none(_callable))
+    )
+    """Chooses the partition of every message, by the message and the number of partitions."""
+    hashing_scheme: HashingScheme = field(
+        default=HashingScheme.BoostHash, metadata=_checked_by(_one_of(HashingScheme))
+    )
+    """What finds the partition of a key."""
+    lazy_start_partitioned_producers: bool = field(default=False, metadata=_checked_by(_boolean))
+    """Whether partitions are registered with their first message (not with a `producer_name`, whose last sequence
+    ids have to be known before)."""
+    partitions_update_interval_seconds: float | None = field(
+        default=60, metadata=_checked_by(_or_none(_seconds))
+    )
+    """How often to look for new partitions; None: never."""
+
     _UNSUPPORTED = {
         "schema": None,
         "compression_type": CompressionType.NONE,
-        "max_pending_messages_across_partitions": 50000,
         "chunking_enabled": False,
-        "message_routing_mode": PartitionsRoutingMode.RoundRobinDistribution,
-        "lazy_start_partitioned_producers": False,
         "batching_type": BatchingType.Default,
         "encryption_key": None,
         "crypto_key_reader": None,
         "access_mode": ProducerAccessMode.Shared,
-        "message_router": None,
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        mode = self.message_routing_mode
+        if mode is PartitionsRoutingMode.CustomPartition and self.message_router is None:
+            raise ValueError("message_routing_mode CustomPartition needs a message_router")
         if self.properties is not None:  # the caller may go on changing its own
             object.__setattr__(self, "properties", dict(self.properties))
+
+    @property
+    def send_timeout_seconds(self) -> float | None:
+        """None: messages live as long as it takes."""
+        return self.send_timeout_millis / 1000 if self.send_timeout_millis else None
+
+    @property
+    def router_function(self) -> Callable[..., int] | None:
+        """`message_router` for the compiled core."""
+        return None if self.message_router is None else router_of(self.message_router)
 
     @classmethod
     def from_arguments(cls: type[_OptionsT], **arguments: Any) -> _OptionsT:

@@ -10,139 +10,40 @@ from typing import TYPE_CHECKING, Any
 from ._core import Feed, MessageId, RoomWaiter, SendHandle, SendWaiter, fork_count, refuse_to_block
 from .exceptions import MemoryBufferIsFull, ProducerQueueIsFull, PulsarException, Timeout
 from .loop_thread import LoopThread
-from .producer_base import BaseProducer, check_timeout, snapshot
+from .partitioned_producer import PartitionedProducer
+from .producer_base import BaseProducer, TopicSender, check_timeout, snapshot
 from .topic_producer import State, TopicProducer
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
 
-__all__ = ["Producer"]
+__all__ = ["Producer", "ThreadSender"]
 
 _GRACE = 5.0  # seconds behind its deadline until a message is not waited for any more
 
 
-class Producer(BaseProducer):
-    """Sends messages to one topic; made by `Client.create_producer`.
-
-    Any thread may use it. Callbacks run on the client's loop thread, where calls that wait (`send`, `flush`,
-    `close`, `SendHandle.result`) raise `RuntimeError`. As a context manager it closes itself.
-    """
+class ThreadSender(TopicSender):
+    """What messages go through whose senders are threads, which may wait for room."""
 
     def __init__(
         self,
-        client: object,
         thread: LoopThread,
-        core: TopicProducer,
+        core: TopicProducer | PartitionedProducer,
         block_if_queue_full: bool,
         timeout: float | None,
     ) -> None:
-        self._client = client  # a producer keeps its client alive
         self._thread = thread
         self._core = core
         self._send_timeout = timeout
 
     def __new__(
         cls,
-        client: object,
         thread: LoopThread,
-        core: TopicProducer,
+        core: TopicProducer | PartitionedProducer,
         block_if_queue_full: bool,
         timeout: float | None,
-    ) -> "Producer":
-        producer: Producer = super().__new__(cls, core.accumulator, block_if_queue_full)
-        return producer
-
-    def send(
-        self,
-        content: "Buffer | None",
-        properties: dict[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
-        sequence_id: int | None = None,
-        replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
-        event_timestamp: int | None = None,
-        deliver_at: int | None = None,
-        deliver_after: timedelta | None = None,
-    ) -> MessageId:
-        """Send a message, at once and with whatever is batched already, and wait until the broker has stored it.
-
-        Arguments as in `send_async`. Waits at most for the send timeout; Ctrl-C interrupts. Raises what kept the
-        message from being stored, and `RuntimeError` in a callback.
-        """
-        self._thread.check_process()
-        refuse_to_block("Producer.send()")
-        waiter = SendWaiter()
-        arguments = (
-            content,
-            properties,
-            partition_key,
-            ordering_key,
-            sequence_id,
-            replication_clusters,
-            disable_replication,
-            event_timestamp,
-            deliver_at,
-            deliver_after,
-        )
-        wanted = self._offer(None, waiter, *arguments)
-        if wanted:
-            self._send_when_there_is_room(wanted, waiter, *arguments)
-        self._accumulator.mark()
-        return self._wait_for_answer(waiter)
-
-    def _wait_for_answer(self, waiter: SendWaiter) -> MessageId:
-        """Deadlines are the loop's business; a loop that is kept from its work must not hold us for ever."""
-        bound = None if self._send_timeout is None else self._send_timeout + _GRACE
-        message_id = waiter.wait(bound)
-        if message_id is None:
-            raise Timeout(
-                f"the client's loop has told nothing for {bound:g} s: does a callback, or a log handler that this "
-                "call came from, keep it from its work?"
-            )
-        return message_id
-
-    def send_many(
-        self,
-        payloads: "Iterable[Buffer | None]",
-        properties: dict[str, str] | None = None,
-        partition_key: str | None = None,
-        ordering_key: str | None = None,
-        event_timestamp: int | None = None,
-        replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
-    ) -> SendHandle:
-        """Send every element of an iterable as a message; the other arguments hold for all of them.
-
-        Waits for room whatever `block_if_queue_full` says, but not for receipts: `.result()` of the returned
-        handle does. An element that cannot be sent becomes an error at its index, and the others go. If the
-        iterable itself raises (or Ctrl-C comes), what was accepted is sent and the exception carries the handle as
-        its attribute `handle`. Raises `TypeError` or `ValueError` for the other arguments before anything is taken.
-        """
-        self._thread.check_process()
-        handle = SendHandle(self._accumulator.mark)
-        feed = Feed(
-            self,
-            payloads,
-            handle,
-            properties,
-            partition_key,
-            ordering_key,
-            event_timestamp,
-            replication_clusters,
-            disable_replication,
-        )
-        try:
-            wanted = feed.run()
-            while wanted:
-                # No bound of its own: what is pending makes room at its deadlines.
-                wanted = feed.run(self._wait_for_room(wanted, None, dated=False))
-        except BaseException as error:
-            error.handle = handle  # type: ignore[attr-defined]
-            raise
-        finally:
-            handle._end_input()
-        return handle
+    ) -> Any:
+        return super().__new__(cls, core.ends, block_if_queue_full)
 
     def _send_when_there_is_room(self, wanted: int, target: object, content: Any, *arguments: Any) -> None:
         content, arguments = snapshot(content, arguments)
@@ -178,6 +79,114 @@ class Producer(BaseProducer):
             raise Timeout(f"waiting for room for {timeout:g} s")
         return waiter  # ended: the next offer says why
 
+
+class Producer(BaseProducer, ThreadSender):
+    """Sends messages to one topic; made by `Client.create_producer`.
+
+    Any thread may use it. Callbacks run on the client's loop thread, where calls that wait (`send`, `flush`,
+    `close`, `SendHandle.result`) raise `RuntimeError`. As a context manager it closes itself.
+    """
+
+    def __init__(self, client: object, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._client = client  # a producer keeps its client alive
+
+    def __new__(cls, client: object, *rest: Any) -> Any:
+        return super().__new__(cls, *rest)
+
+    def send(
+        self,
+        content: "Buffer | None",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """Send a message, at once and with whatever is batched already, and wait until the broker has stored it.
+
+        Arguments as in `send_async`. Waits at most for the send timeout; Ctrl-C interrupts. Raises what kept the
+        message from being stored, and `RuntimeError` in a callback.
+        """
+        self._thread.check_process()
+        refuse_to_block("Producer.send()")
+        waiter = SendWaiter()
+        arguments = (
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        sender: ThreadSender = self._choose(*arguments)
+        wanted = sender._offer(None, waiter, *arguments)
+        if wanted:
+            sender._send_when_there_is_room(wanted, waiter, *arguments)
+        sender._accumulator.mark()
+        return self._wait_for_answer(waiter)
+
+    def _wait_for_answer(self, waiter: SendWaiter) -> MessageId:
+        """Deadlines are the loop's business; a loop that is kept from its work must not hold us for ever."""
+        bound = None if self._send_timeout is None else self._send_timeout + _GRACE
+        message_id = waiter.wait(bound)
+        if message_id is None:
+            raise Timeout(
+                f"the client's loop has told nothing for {bound:g} s: does a callback, or a log handler that this "
+                "call came from, keep it from its work?"
+            )
+        return message_id
+
+    def send_many(
+        self,
+        payloads: "Iterable[Buffer | None]",
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        event_timestamp: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+    ) -> SendHandle:
+        """Send every element of an iterable as a message; the other arguments hold for all of them.
+
+        Waits for room whatever `block_if_queue_full` says, but not for receipts: `.result()` of the returned
+        handle does. An element that cannot be sent becomes an error at its index, and the others go. If the
+        iterable itself raises (or Ctrl-C comes), what was accepted is sent and the exception carries the handle as
+        its attribute `handle`. Raises `TypeError` or `ValueError` for the other arguments before anything is taken.
+        """
+        self._thread.check_process()
+        handle = SendHandle(self._mark)
+        feed = Feed(
+            self,
+            payloads,
+            handle,
+            properties,
+            partition_key,
+            ordering_key,
+            event_timestamp,
+            replication_clusters,
+            disable_replication,
+        )
+        try:
+            wanted = feed.run()
+            while wanted:
+                # No bound of its own: what is pending makes room at its deadlines.
+                wanted = feed.run(feed.chosen._wait_for_room(wanted, None, dated=False))
+        except BaseException as error:
+            error.handle = handle  # type: ignore[attr-defined]
+            raise
+        finally:
+            handle._end_input()
+        return handle
+
     def flush(self, timeout: float | None = None) -> None:
         """Send what is batched and wait until every message accepted before this call is answered.
 
@@ -186,7 +195,7 @@ class Producer(BaseProducer):
         self._thread.check_process()
         check_timeout(timeout)
         refuse_to_block("Producer.flush()")
-        self._thread.call("Producer.flush()", self._core.flush(self._accumulator.mark()), timeout)
+        self._thread.call("Producer.flush()", self._core.flush(self._mark()), timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Accept nothing more, send and await what was accepted, then leave the broker; a second call does nothing.
@@ -209,7 +218,7 @@ class Producer(BaseProducer):
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)
-        if core is None or core.state is State.CLOSED or self._accumulator.forks != fork_count():
+        if core is None or core.state is State.CLOSED or self._forks != fork_count():
             return
         self._thread.begin(core.close())  # first: the warning may raise
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)

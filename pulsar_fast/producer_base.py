@@ -5,10 +5,11 @@ from typing import Any
 
 from ._core import Sender, Verdict, fresh_copy
 from .exceptions import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
+from .partitioned_producer import PartitionedProducer
 from .stats import ProducerStats
 from .topic_producer import TopicProducer
 
-__all__ = ["BaseProducer"]
+__all__ = ["BaseProducer", "TopicSender"]
 
 
 def check_timeout(timeout: object) -> None:
@@ -29,14 +30,36 @@ def snapshot(content: Any, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, 
     return content, tuple(copies)
 
 
-class BaseProducer(Sender):
-    """The names of the official client's producer that need no waiting. Any thread may call them."""
+class TopicSender(Sender):
+    """What messages of one topic, or of one partition, go through. Over partitions it has a router to their senders."""
 
-    _core: TopicProducer
+    _core: TopicProducer | PartitionedProducer
 
     def topic(self) -> str:
         """Complete name of the topic, as in `persistent://public/default/my-topic`."""
         return self._core.topic.full
+
+    def _refusal(self, verdict: int, size: int) -> PulsarException:
+        accumulator = self._accumulator
+        if verdict == Verdict.ENDED:
+            refusal: PulsarException = accumulator.refusal
+            return fresh_copy(refusal)
+        if verdict == Verdict.QUEUE_FULL:
+            return ProducerQueueIsFull(
+                f"{accumulator.pending_messages} messages of {self.topic()} have no answer yet "
+                "(max_pending_messages; block_if_queue_full=True waits for room)"
+            )
+        if verdict == Verdict.MEMORY_FULL:
+            return MemoryBufferIsFull(f"no room for {size} bytes more within the client's memory_limit_bytes")
+        if verdict == Verdict.TOO_BIG:
+            return MessageTooBig(
+                f"a message of about {size} bytes; the broker takes at most {accumulator.max_message_size}"
+            )
+        return MemoryBufferIsFull(f"the system has no memory for a message of {size} bytes")
+
+
+class BaseProducer(TopicSender):
+    """The names of the official client's producer that need no waiting. Any thread may call them."""
 
     def producer_name(self) -> str:
         """The given name, or the one that the broker has chosen."""
@@ -58,23 +81,13 @@ class BaseProducer(Sender):
         """Counters and latency percentiles at this moment."""
         return self._core.stats()
 
-    def _refusal(self, verdict: int, size: int) -> PulsarException:
-        accumulator = self._accumulator
-        if verdict == Verdict.ENDED:
-            refusal: PulsarException = accumulator.refusal
-            return fresh_copy(refusal)
-        if verdict == Verdict.QUEUE_FULL:
-            return ProducerQueueIsFull(
-                f"{accumulator.pending_messages} messages of {self.topic()} have no answer yet "
-                "(max_pending_messages; block_if_queue_full=True waits for room)"
-            )
-        if verdict == Verdict.MEMORY_FULL:
-            return MemoryBufferIsFull(f"no room for {size} bytes more within the client's memory_limit_bytes")
-        if verdict == Verdict.TOO_BIG:
-            return MessageTooBig(
-                f"a message of about {size} bytes; the broker takes at most {accumulator.max_message_size}"
-            )
-        return MemoryBufferIsFull(f"the system has no memory for a message of {size} bytes")
+    def _senders(self) -> "list[TopicSender]":
+        """What messages go through: itself, or one for each partition."""
+        return [self] if self._router is None else self._router.all()
+
+    def _mark(self) -> list[int]:
+        """Seal what is open; the positions behind everything accepted so far, one for each sender."""
+        return [sender._accumulator.mark() for sender in self._senders()]
 
     def __reduce__(self) -> "tuple[object, ...]":
         raise TypeError("a producer cannot be pickled: create a client of its own in each process")

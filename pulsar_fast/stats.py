@@ -1,6 +1,9 @@
 """What a producer counts."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from ._core import LatencyHistogram
 
 __all__ = ["ProducerStats"]
 
@@ -39,3 +42,23 @@ class ProducerStats:
     """Median of the time from the first append to a batch to its receipt, in ms; 0.0 without any."""
     latency_p99_ms: float
     latency_p999_ms: float
+
+    @classmethod
+    def sum_of(cls, parts: "Sequence[ProducerStats]", latency: LatencyHistogram) -> "ProducerStats":
+        """Of several producers of one client that are one to the application."""
+        sums = {
+            field.name: sum(getattr(part, field.name) for part in parts)
+            for field in fields(cls)
+            if field.type == "int" or field.type is int
+        }
+        errors = [part.last_connection_error for part in parts if part.last_connection_error is not None]
+        return cls(
+            **{
+                **sums,
+                "client_pending_bytes": parts[0].client_pending_bytes,
+                "last_connection_error": errors[-1] if errors else None,
+                "latency_p50_ms": latency.percentile(0.5),
+                "latency_p99_ms": latency.percentile(0.99),
+                "latency_p999_ms": latency.percentile(0.999),
+            }
+        )

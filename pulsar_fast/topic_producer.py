@@ -7,7 +7,7 @@ import math
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from ._core import Accumulator, PendingQueue, Registration, fresh_copy
+from ._core import Accumulator, LatencyHistogram, PendingQueue, Registration, fresh_copy
 from .backoff import Backoff
 from .bounds import TimeIsUp, ended, within
 from .connection import BrokerAddress, Connection
@@ -130,14 +130,23 @@ class TopicProducer:
         self._unheard = 0
         self._closing: asyncio.Task[None] | None = None
         self._leaving = False
+        self._starts_later = False
+        self._at_once = False
         self._background: asyncio.Task[None] | None = None  # kept, since the loop holds tasks weakly
 
     # --- the data way
+
+    @property
+    def ends(self) -> Accumulator:
+        """Where messages go in."""
+        return self.accumulator
 
     def turn(self) -> None:
         """Do what there is to do: seal what is due, take over, write, expire, and set the timer."""
         if self.state is State.CLOSED:
             return
+        if self._starts_later and self.accumulator.pending_messages:
+            self._start()
         self.accumulator.timer_armed = False
         left = self.accumulator.seal_if_due(self._delay_ns, self._timeout_ns)
         self._queue.absorb()
@@ -229,6 +238,21 @@ class TopicProducer:
             self._end(State.CLOSED, refusal)
             raise
 
+    def start_later(self) -> None:
+        """Register with the first message, like after an outage: attempts end with the messages only."""
+        self._starts_later = True
+
+    @property
+    def is_started(self) -> bool:
+        return not self._starts_later
+
+    def _start(self) -> None:
+        self._starts_later = False
+        if self.state is State.CONNECTING:
+            self.state = State.RECONNECTING
+        self._at_once = True
+        self._start_reconnect()
+
     async def _connect_first(self) -> None:
         await self._client.retried(f"creating a producer on {self.topic.full}", self._try_once)
 
@@ -265,6 +289,9 @@ class TopicProducer:
             self._backoff.reset()
             self._hints_followed = 0
         self._acknowledged_before = self._queue.acknowledged
+        if self._at_once:
+            self._at_once = False
+            return
         if self._hint is not None and self._hints_followed < _MOST_HINTS:
             self._hints_followed += 1
             return
@@ -484,8 +511,8 @@ class TopicProducer:
 
     # --- the command way
 
-    async def flush(self, mark: int) -> None:
-        """Wait until everything accepted before `mark` was taken is answered; raises their first error.
+    async def flush(self, marks: list[int]) -> None:
+        """Wait until everything accepted before the one mark was taken is answered; raises their first error.
 
         Of a producer that has ended, it raises why.
         """
@@ -494,7 +521,7 @@ class TopicProducer:
             raise fresh_copy(self.accumulator.refusal)
         self.turn()
         answered: asyncio.Future[PulsarException | None] = self._loop.create_future()
-        self._queue.when_complete(mark, answered)
+        self._queue.when_complete(marks[0], answered)
         error = await answered
         if error is not None:
             raise fresh_copy(error)
@@ -635,6 +662,10 @@ class TopicProducer:
     def last_sequence_id(self) -> int:
         """Highest sequence id acknowledged, at creation the broker's last one for this name; -1 without any."""
         return self._queue.last_sequence_id
+
+    @property
+    def latency(self) -> LatencyHistogram:
+        return self._queue.latency
 
     def stats(self) -> ProducerStats:
         queue, accumulator = self._queue, self.accumulator

@@ -75,6 +75,7 @@ cdef class Accumulator:
     cdef public bint timer_armed     # the loop looks at the open batch by itself; set by the loop
     cdef list waiters                # RoomWaiters, in order of arrival
     cdef bint granting               # a thread is in `grant`; it looks again before it leaves
+    cdef int64_t turn                # how often whoever goes round the partitions has had reason to go on
     cdef int64_t last_accepted       # monotonic ns; times of acceptance never go back, so deadlines rise
     cdef readonly object refusal     # why nothing more is accepted: an exception, None while open
 

@@ -211,6 +211,7 @@ cdef class Accumulator:
                 verdict == QUEUE_FULL or verdict == MEMORY_FULL
                 or reserved is not None and self.waiters and self.check_room(1) != ACCEPTED
             ):
+                self.turn += 1
                 self.seal_open()  # or everybody who waits for room waits for the delay of the open batch
         if not self.dirty and (self.sealed.first is not NULL or not self.timer_armed):
             self.tell_loop()
@@ -358,6 +359,7 @@ cdef class Accumulator:
         self.seal_open()
         self.count_message(batch, sequence_id, entry, reserved)
         list_append(&self.sealed, batch)
+        self.turn += 1
         return ACCEPTED
 
     cdef inline void count_message(
@@ -386,6 +388,7 @@ cdef class Accumulator:
         self.expected_size = max(batch.end, <size_t>SMALLEST_OPEN)
         self.pool.fit(batch)
         list_append(&self.sealed, batch)
+        self.turn += 1
 
     cdef void tell_loop(self) noexcept:
         """There is something to write, or an open batch to time."""

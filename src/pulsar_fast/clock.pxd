@@ -2,6 +2,7 @@ cdef extern from "platform.h" nogil:
     int64_t pf_monotonic_ns() noexcept
     int64_t pf_precise_ns() noexcept
     int64_t pf_wall_ms() noexcept
+    uint64_t pf_mulx(uint64_t left, uint64_t right) noexcept
 
 
 @cython.final

@@ -23,6 +23,11 @@ cdef class LatencyHistogram:
     cdef void add(self, int64_t nanoseconds, int64_t messages) noexcept:
         self.counts[_bucket_of(max(nanoseconds, 0) // 1000)] += messages
 
+    def add_all(self, LatencyHistogram other not None):
+        """Count what another one has counted, too."""
+        for bucket in range(LATENCY_BUCKETS):
+            self.counts[bucket] += other.counts[bucket]
+
     def percentile(self, double fraction):
         """Latency in ms that `fraction` (0 to 1) of all messages did not exceed; 0.0 when there were none."""
         cdef int64_t total = 0, below = 0

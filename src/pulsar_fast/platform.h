@@ -23,6 +23,12 @@
 #define PF_WOULD_BLOCK (-1)
 #define PF_FAILED (-2)
 
+/* Both halves of a 128-bit product, folded. */
+static inline uint64_t pf_mulx(uint64_t left, uint64_t right) {
+    unsigned __int128 product = (unsigned __int128)left * right;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
 /* Bytes of a varint, one for each seven bits: (9n + 64) / 64 is that for n from 1 to 64. */
 static inline int pf_varint_size(uint64_t value) { return (9 * (64 - __builtin_clzll(value | 1)) + 64) / 64; }
 

@@ -1,6 +1,11 @@
+cdef class Router
+
+
 cdef class Sender:
     """The application's end of a producer: checks arguments, encodes, hands over to the accumulator."""
-    cdef readonly Accumulator _accumulator   # fixed
+    cdef readonly Accumulator _accumulator   # fixed; None where a router chooses among senders
+    cdef readonly Router _router             # of a topic with partitions, else None; set once, before the first message
+    cdef readonly unsigned long _forks       # seen by the process that made it
     cdef readonly bint _blocks               # block_if_queue_full; fixed
 
     cdef size_t offer(
@@ -11,6 +16,10 @@ cdef class Sender:
         self, PyObject* target, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, RoomWaiter reserved, size_t* wanted
     ) except -1
+    cdef Sender choose(
+        self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        disable_replication, event_timestamp, deliver_at, deliver_after
+    )
     cdef int append_content(
         self, content, Fields* fields, PyObject* target, int64_t index, RoomWaiter reserved, size_t* wanted
     ) except -1
@@ -21,6 +30,8 @@ cdef class Feed:
     """One `send_many` call under way."""
     # all of it belongs to the thread (or task) that feeds
     cdef Sender sender
+    cdef readonly Sender chosen     # for the element that was taken last
+    cdef tuple routed_by            # the arguments that a router may want to see, without the content
     cdef object items          # iterator over the input
     cdef object element        # taken from the input, but waiting for room
     cdef bint holds_element    # `element` was taken from the input and waits for room
@@ -34,6 +45,7 @@ cdef class Feed:
         int64_t event_time, replication_clusters, bint disable_replication
     )
     cdef size_t run_with(self, RoomWaiter reserved) except? 0
+    cdef Sender choose(self)
     cdef bint never_fits(self, size_t wanted) noexcept
     cdef int hold_element(self) except -1
     cdef bint next_element(self) except -1

@@ -128,9 +128,14 @@ cdef int _encode(
 cdef class Sender:
     """Base of the public producers: the calls that carry messages."""
 
-    def __cinit__(self, Accumulator accumulator not None, bint block_if_queue_full, *args, **kwargs):
-        self._accumulator = accumulator
+    def __cinit__(self, ends, bint block_if_queue_full, *args, **kwargs):
+        """`ends`: the accumulator of one topic, or a router over the partitions of one."""
+        if isinstance(ends, Router):
+            self._router = ends
+        else:
+            self._accumulator = ends
         self._blocks = block_if_queue_full
+        self._forks = _forks
 
     def send_async(
         self, content, callback, properties=None, partition_key=None, ordering_key=None, sequence_id=None,
@@ -156,15 +161,43 @@ cdef class Sender:
         """
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        cdef size_t wanted = self.offer(
+        cdef Sender sender = self.choose(
+            content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+            disable_replication, event_timestamp, deliver_at, deliver_after,
+        )
+        cdef size_t wanted = sender.offer(
             None, callback, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
             disable_replication, event_timestamp, deliver_at, deliver_after,
         )
         if wanted:
-            self._send_when_there_is_room(
+            sender._send_when_there_is_room(
                 wanted, callback, content, properties, partition_key, ordering_key, sequence_id,
                 replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
             )
+
+    cdef inline Sender choose(
+        self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        disable_replication, event_timestamp, deliver_at, deliver_after
+    ):
+        """Whom a message goes through: the sender of its partition."""
+        if self._router is None:
+            return self
+        if self._forks != _forks:
+            raise RuntimeError(FORKED)
+        return self._router.choose(
+            content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+            disable_replication, event_timestamp, deliver_at, deliver_after,
+        )
+
+    def _choose(
+        self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+        disable_replication, event_timestamp, deliver_at, deliver_after
+    ):
+        """`choose` for the facades."""
+        return self.choose(
+            content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+            disable_replication, event_timestamp, deliver_at, deliver_after,
+        )
 
     def _offer(
         self, RoomWaiter reserved, target, content, properties, partition_key, ordering_key, sequence_id,
@@ -331,13 +364,18 @@ cdef class Feed:
         if isinstance(payloads, (str, bytes, bytearray, memoryview)):
             raise TypeError(f"payloads must be an iterable of messages, not one {type(payloads).__name__}")
         self.sender = sender
+        self.chosen = sender if sender._router is None else <Sender>sender._router.senders[0]
+        self.routed_by = (
+            properties, partition_key, ordering_key, None, replication_clusters, disable_replication, event_timestamp,
+            None, None,
+        )
         self.handle = handle
         self.encoded = []
         for tombstone in range(2):
             for form in range(2):
                 self.encoded.append(self.encode_once(
                     &self.alone[tombstone] if form else &self.batched[tombstone],
-                    form or not sender._accumulator.batching or bool(replication_clusters)
+                    form or not self.chosen._accumulator.batching or bool(replication_clusters)
                     or bool(disable_replication),
                     tombstone, properties, partition_key, ordering_key, event_time, replication_clusters,
                     bool(disable_replication),
@@ -374,7 +412,7 @@ cdef class Feed:
             wanted = self.run_with(reserved)
         finally:
             if reserved is not None and reserved.granted:
-                self.sender._accumulator.stop_waiting(reserved)
+                self.chosen._accumulator.stop_waiting(reserved)
         return wanted
 
     cdef size_t run_with(self, RoomWaiter reserved) except? 0:
@@ -387,11 +425,11 @@ cdef class Feed:
                 self.hold_element()
                 return wanted
             if verdict == ENDED:
-                raise self.sender._refusal(verdict, wanted)
+                raise self.chosen._refusal(verdict, wanted)
             if verdict == IDS_EXHAUSTED:
                 raise OverflowError(EXHAUSTED)
             if verdict != ACCEPTED and verdict != ELEMENT_REFUSED:
-                self.handle._refuse(self.sender._refusal(MEMORY_FULL if verdict == QUEUE_FULL else verdict, wanted))
+                self.handle._refuse(self.chosen._refusal(MEMORY_FULL if verdict == QUEUE_FULL else verdict, wanted))
             self.holds_element = False
             turn += 1
             if turn == MESSAGES_PER_TURN:
@@ -403,7 +441,7 @@ cdef class Feed:
         return 0
 
     cdef bint never_fits(self, size_t wanted) noexcept:
-        cdef Budget budget = self.sender._accumulator.budget
+        cdef Budget budget = self.chosen._accumulator.budget
         return budget.limit != 0 and wanted > budget.limit
 
     cdef int hold_element(self) except -1:
@@ -421,23 +459,30 @@ cdef class Feed:
         Py_DECREF(<object>element)
         return True
 
+    cdef Sender choose(self):
+        if self.holds_element:
+            return self.chosen
+        return self.sender._choose(self.element, *self.routed_by)
+
     cdef int append(self, RoomWaiter reserved, size_t* wanted) except -1:
-        if type(self.element) is bytes:
+        if type(self.element) is bytes and self.sender._router is None:
             return self.append_element(reserved, wanted)
         try:
+            if self.sender._router is not None:
+                self.chosen = self.choose()
             return self.append_element(reserved, wanted)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             self.handle._refuse(error)
             return ELEMENT_REFUSED
 
     cdef int append_element(self, RoomWaiter reserved, size_t* wanted) except -1:
         cdef bint tombstone = self.element is None
         cdef PyObject* target = <PyObject*>self.handle
-        cdef int verdict = self.sender.append_content(
+        cdef int verdict = self.chosen.append_content(
             self.element, &self.batched[tombstone], target, self.handle.count, reserved, wanted
         )
         if verdict == MUST_GO_ALONE:
-            verdict = self.sender.append_content(
+            verdict = self.chosen.append_content(
                 self.element, &self.alone[tombstone], target, self.handle.count, reserved, wanted
             )
         if verdict == ACCEPTED:

@@ -162,10 +162,11 @@ def pong() -> bytes:
     return encode(BaseCommand(type=BaseCommand.PONG, pong={}))
 
 
-def no_partitions(frame: Frame) -> bytes:
+def partitions(frame: Frame, count: int = 0) -> bytes:
+    """How many the topic has that was asked for."""
     command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
     command.partitionMetadataResponse.request_id = frame.request_id
-    command.partitionMetadataResponse.partitions = 0
+    command.partitionMetadataResponse.partitions = count
     command.partitionMetadataResponse.response = 0
     return encode(command)
 

@@ -31,6 +31,7 @@ class Link:
         self.accepted_at = time.monotonic()
         self.is_greeted = False
         self.producers: dict[int, str] = {}
+        self.topics: dict[int, str] = {}
         self.last_ids: dict[int, int] = {}
         self.registrations: dict[int, int] = {}
         self.dropped: set[int] = set()  # producers that the broker has closed: what was on its way is dropped
@@ -128,11 +129,12 @@ class ScriptedBroker:
         self.last_sequence_id = -1
         self.schema_version = b""
         self.tls_url = ""  # which look-ups name beside the plain one
+        self.partitions = 0  # of every topic
         self._entries = 0
         self._names = 0
         self._registrations = 0
-        # Registration and bytes, by name and lowest id.
-        self._sent: dict[tuple[str, int], tuple[int, bytes]] = {}
+        # Registration and bytes, by topic, name and lowest id.
+        self._sent: dict[tuple[str, str, int], tuple[int, bytes]] = {}
         self._held: list[Frame] | None = None
         self._reads = True
         self._cuts: list[int] = []
@@ -313,7 +315,7 @@ class ScriptedBroker:
             BaseCommand.CONNECT: self._connected,
             BaseCommand.AUTH_RESPONSE: lambda frame: b"" if frame.link.is_greeted else self._connected(frame),
             BaseCommand.LOOKUP: lambda frame: lookup_answer(frame, self.url, tls_url=self.tls_url),
-            BaseCommand.PARTITIONED_METADATA: frames.no_partitions,
+            BaseCommand.PARTITIONED_METADATA: lambda frame: frames.partitions(frame, self.partitions),
             BaseCommand.PRODUCER: self.registered,
             BaseCommand.CLOSE_PRODUCER: self._closed,
             BaseCommand.PING: lambda frame: frames.pong(),
@@ -335,6 +337,7 @@ class ScriptedBroker:
         name = asked.producer_name or f"scripted-{self._names}"
         frame.link.dropped.discard(asked.producer_id)
         frame.link.producers[asked.producer_id] = name
+        frame.link.topics[asked.producer_id] = asked.topic
         frame.link.last_ids[asked.producer_id] = -1
         self._registrations += 1
         frame.link.registrations[asked.producer_id] = self._registrations
@@ -442,11 +445,12 @@ class ScriptedBroker:
     def _check_resend(self, frame: Frame, name: str) -> None:
         """An id that was sent on an earlier registration repeats the bytes (on the same one it is another message)."""
         registration = frame.link.registrations[frame.producer_id]
-        before, raw = self._sent.get((name, frame.lowest_id), (registration, frame.raw))
+        key = frame.link.topics[frame.producer_id], name, frame.lowest_id
+        before, raw = self._sent.get(key, (registration, frame.raw))
         assert before == registration or raw == frame.raw, (
             f"frame {frame.lowest_id} is resent with other bytes"
         )
-        self._sent[name, frame.lowest_id] = registration, frame.raw
+        self._sent[key] = registration, frame.raw
 
     def _answer(self, frame: Frame) -> None:
         if _is_dropped(frame):

@@ -514,8 +514,8 @@ def test_partitions(service_url: str, apache_broker: Any, topic: str) -> None:
         async with Client(service_url) as client:
             partitions = await client.get_topic_partitions(topic)
             assert partitions == [f"{topic}-partition-0", f"{topic}-partition-1"]
-            with pytest.raises(NotImplementedError, match=topic):
-                await client.create_producer(topic)
+            async with await client.create_producer(topic) as producer:
+                assert {(await producer.send(b"")).partition() for _ in range(2)} == {0, 1}
             async with await client.create_producer(partitions[1]) as producer:
                 assert (await producer.send(b"")).partition() == 1
 

@@ -244,7 +244,7 @@ class Cluster:
         link.send(frames.pong())
 
     def _on_partitions(self, link: Link, frame: Frame) -> None:
-        link.send(frames.no_partitions(frame))
+        link.send(frames.partitions(frame))
 
     def _on_lookup(self, link: Link, frame: Frame) -> None:
         topic = self.topics[frame.command.lookupTopic.topic]
