@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from .exceptions import AuthenticationError
@@ -22,17 +22,21 @@ __all__ = [
 ]
 
 Data: TypeAlias = "bytes | Awaitable[bytes]"
+Headers: TypeAlias = "Mapping[str, str] | Awaitable[Mapping[str, str]]"
+
+_T = TypeVar("_T")
 
 
 class Authentication:
     """A way to say who the client is. Subclass it for methods that are not here, such as Athenz or SASL.
 
     `name` is what brokers call the method. `initial_data` is asked each time a connection opens, `answer` each
-    time a broker challenges an open one. Both may be plain functions, which run on a daemon thread, one at a time
-    for a client, and may block; or coroutine functions, which run on the client's event loop and must not. They
-    must return within the operation timeout. What goes wrong ends the attempt to connect, or the connection, with
-    an `AuthenticationError`; it has the text of one that they raise, while of other exceptions it tells only
-    type and place: their texts may hold secrets.
+    time a broker challenges an open one, `http_headers` at each request of a look-up over HTTP. They may be plain
+    functions, which run on a daemon thread, one at a time for a client, and may block; or coroutine functions,
+    which run on the client's event loop and must not. They must return within the operation timeout (half of it
+    for a look-up over HTTP that has several hosts to ask). What goes wrong ends the attempt to connect, or the
+    connection, with an `AuthenticationError`; it has the text of one that they raise, while of other exceptions
+    it tells only type and place: their texts may hold secrets.
 
     >>> class Athenz(Authentication):
     ...     name = "athenz"
@@ -57,6 +61,14 @@ class Authentication:
     def answer(self, challenge: bytes) -> Data:
         """The data that answers a challenge: fresh credentials, where it is only `b"PulsarAuthRefresh"`."""
         return self.initial_data()
+
+    def http_headers(self) -> Headers:
+        """The headers that say it on look-ups over `http://` and `https://`; none, unless a method defines them.
+
+        str to str, printable ASCII. They go to the hosts of the service URL, and along with redirects to other
+        hosts as long as the scheme is that of the service URL.
+        """
+        return {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -98,9 +110,15 @@ class AuthenticationToken(Authentication):
             self._supply = lambda: token
 
     def initial_data(self) -> Data:
+        return self._supplied(_token)
+
+    def http_headers(self) -> Headers:
+        return self._supplied(_bearer)
+
+    def _supplied(self, form: Callable[[object], _T]) -> "_T | Awaitable[_T]":
         if inspect.iscoroutinefunction(self._supply):
-            return _token_later(self._supply)
-        return _token(self._supply())
+            return _later(form, self._supply)
+        return form(self._supply())
 
 
 class AuthenticationBasic(Authentication):
@@ -127,6 +145,9 @@ class AuthenticationBasic(Authentication):
 
     async def initial_data(self) -> bytes:
         return self._data
+
+    async def http_headers(self) -> Mapping[str, str]:
+        return _authorization(self.name, f"Basic {base64.b64encode(self._data).decode()}")
 
 
 class AuthenticationOauth2(Authentication):
@@ -172,6 +193,9 @@ class AuthenticationOauth2(Authentication):
         with self._lock:
             self._renew()
             return self._token
+
+    def http_headers(self) -> Mapping[str, str]:
+        return _bearer(self.initial_data().decode())
 
     def _renew(self) -> None:
         endpoint = self._endpoint()
@@ -271,8 +295,17 @@ def _token(token: object) -> bytes:
     raise AuthenticationError(reason)
 
 
-async def _token_later(supply: Callable[[], Awaitable[str]]) -> bytes:
-    return _token(await supply())
+def _bearer(token: object) -> Mapping[str, str]:
+    return _authorization("token", f"Bearer {_token(token).decode()}")
+
+
+def _authorization(method: str, credentials: str) -> Mapping[str, str]:
+    """With the name of the method, or a broker that knows several takes the first that lets the client in."""
+    return {"Authorization": credentials, "X-Pulsar-Auth-Method-Name": method}
+
+
+async def _later(form: Callable[[object], _T], supply: Callable[[], Awaitable[object]]) -> _T:
+    return form(await supply())
 
 
 def _parameters(given: "str | Mapping[str, str]", known: Sequence[str]) -> dict[str, str]:

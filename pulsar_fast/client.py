@@ -26,9 +26,10 @@ class Client:
     """A connection to a Pulsar cluster, for producing. As a context manager it closes itself.
 
     service_url: `pulsar://host[:port][,host[:port]...]`; IPv6 literals in brackets, port 6650 by default. With
-        `pulsar+ssl://` over TLS, port 6651 by default; with `http://` (8080 by default) topics are looked up over
-        HTTP, and the brokers' binary ports used then. Or an `AutoClusterFailover` or a `ServiceInfoProvider`, which
-        name clusters by `ServiceInfo`, with their `authentication` and `tls_trust_certs_file_path`.
+        `pulsar+ssl://` over TLS, port 6651 by default; with `http://` (8080 by default) or `https://` (8443) topics
+        are looked up over HTTP, and the brokers' binary ports used then, with `https://` those for TLS. Or
+        an `AutoClusterFailover` or a `ServiceInfoProvider`, which name clusters by `ServiceInfo`, with their
+        `authentication` and `tls_trust_certs_file_path`.
     operation_timeout_seconds: creating a producer, look-ups, closing. Default 30.
     connection_timeout_ms: name resolution, TCP and handshake of one connection. Default 10000.
     keep_alive_interval_seconds: between pings; a broker silent for two of them is given up. Default 30.
@@ -39,7 +40,7 @@ class Client:
     connections_per_broker: among which the producers are divided; each stays with its own. Default 1.
     connection_max_idle_seconds: a connection without producers and requests for so long is closed, at most a
         quarter later; None for never. Default 60.
-    use_tls: TLS also with `pulsar://`. Default False.
+    use_tls: TLS to brokers also with `pulsar://` and `http://`. Default False.
     tls_trust_certs_file_path: PEM file of the CAs to trust. Default the system's, else those of `certifi`.
     tls_allow_insecure_connection: accept any certificate of a broker. Default False.
     tls_validate_hostname: refuse a certificate that is not for the host that is dialled. Default True.

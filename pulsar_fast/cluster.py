@@ -67,7 +67,7 @@ class Cluster:
         # Here, since most clients never need the HTTP parser: 20 ms, 5 MB.
         from .http_lookup import HttpLookup
 
-        return HttpLookup(self.service.url, self._clock, self.service.options)
+        return HttpLookup(self.service.url, self.pool.authenticator, self._clock, self.service.options)
 
     async def broker_of(self, topic: TopicName, migrated_to: Lookup | None) -> BrokerAddress:
         """The broker that serves a topic. One attempt; raises what stopped it, or why the cluster was closed."""

@@ -41,7 +41,7 @@ class ConnectionPool:
         self._clock = clock
         self._options = options
         self._logger = logger
-        self._authenticator = Authenticator(options.authentication, options.operation_timeout_seconds)
+        self.authenticator = Authenticator(options.authentication, options.operation_timeout_seconds)
         self._on_reached = on_reached
         self._opening: dict[_Slot, asyncio.Task[Connection]] = {}
         self._open: dict[_Slot, Connection] = {}
@@ -122,7 +122,7 @@ class ConnectionPool:
             self._clock,
             self._options,
             self._logger,
-            self._authenticator.converse(address.physical[0]),
+            self.authenticator.converse(address.physical[0]),
             on_lost,
         )
 

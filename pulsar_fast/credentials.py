@@ -3,9 +3,10 @@
 import asyncio
 import inspect
 import os
+import re
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 from .authentication import Authentication
 from .exceptions import AuthenticationError
 
-__all__ = ["Authenticator", "Conversation", "Credentials"]
+__all__ = ["NOBODY", "Authenticator", "Conversation", "Credentials"]
 
 _SHARE = 0.9  # of the operation timeout: who waits for the connection must still hear why there is none
+_HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE = re.compile(r"[\t -~]*")  # no line breaks above all, which would begin another header
 
 
 @dataclass(frozen=True)
@@ -26,24 +29,29 @@ class Credentials:
     data: bytes = field(repr=False)
 
 
+NOBODY = Credentials("none", b"")
+
+
 class Authenticator:
     """Begins the conversations of a client's connections. Owned by the event loop."""
 
     def __init__(self, authentication: Authentication | None, operation_timeout: float) -> None:
         self._authentication = authentication
-        self._timeout = _SHARE * operation_timeout
+        self._operation_timeout = operation_timeout
         self._calls = _Calls()
 
-    def converse(self, host: str) -> "Conversation":
+    def converse(self, host: str, patience: float | None = None) -> "Conversation":
+        """`patience`: seconds that who waits for the connection has; None: the operation timeout."""
         if self._authentication is None:
             return _Anonymous()
-        return Conversation(self._authentication, host, self._calls, self._timeout)
+        timeout = _SHARE * (self._operation_timeout if patience is None else patience)
+        return Conversation(self._authentication, host, self._calls, timeout)
 
 
 class Conversation:
     """What one connection says about who the client is. Owned by the event loop.
 
-    Both methods raise `AuthenticationError`, with nothing chained to it that could hold a secret.
+    Its methods raise `AuthenticationError`, with nothing chained to it that could hold a secret.
     """
 
     def __init__(self, authentication: Authentication, host: str, calls: "_Calls", timeout: float) -> None:
@@ -55,13 +63,24 @@ class Conversation:
 
     async def begin(self) -> Credentials:
         async def first() -> Any:
-            self._authentication = self._authentication.for_host(self._host)
-            return await self._made_by(self._authentication.initial_data)
+            return await self._made_by(self._speaker().initial_data)
 
         return await self._credentials(first)
 
     async def answer(self, challenge: bytes) -> Credentials:
         return await self._credentials(lambda: self._made_by(partial(self._authentication.answer, challenge)))
+
+    async def headers(self) -> Credentials:
+        """The lines of the head of an HTTP request, in place of `begin`."""
+
+        async def lines() -> bytes:
+            return _lines(await self._made_by(self._speaker().http_headers))
+
+        return await self._credentials(lines)
+
+    def _speaker(self) -> Authentication:
+        self._authentication = self._authentication.for_host(self._host)
+        return self._authentication
 
     async def _made_by(self, supply: Callable[[], Any]) -> Any:
         made = supply() if inspect.iscoroutinefunction(supply) else await self._calls.call(supply)
@@ -104,10 +123,13 @@ class _Anonymous(Conversation):
         pass
 
     async def begin(self) -> Credentials:
-        return Credentials("none", b"")
+        return NOBODY
 
     async def answer(self, challenge: bytes) -> Credentials:
-        return Credentials("none", b"")
+        return NOBODY
+
+    async def headers(self) -> Credentials:
+        return NOBODY
 
 
 class _Calls:
@@ -180,6 +202,19 @@ class _Calls:
                     return
                 run = self._waiting.popleft()
             run()
+
+
+def _lines(headers: object) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise AuthenticationError(
+            f"the headers must be a mapping of str to str, not {type(headers).__name__}"
+        )
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise AuthenticationError("a header has no proper name")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise AuthenticationError(f"the header {name} holds what is not printable ASCII")
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
 
 
 def _reason(error: BaseException) -> str:

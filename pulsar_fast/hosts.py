@@ -29,8 +29,8 @@ class Hosts:
         """`timeout`: seconds that a question may take."""
         self._hosts = hosts
         self._now_ns = now_ns
-        # Of several hosts a mute one must leave time for the next one.
-        self._patience = timeout / min(2, len(hosts))
+        # Seconds for one host: of several a mute one must leave time for the next one.
+        self.patience = timeout / min(2, len(hosts))
         self._first = 0
         self._quarantines: dict[Host, tuple[float, float]] = {}  # when each ends, and how long it lasts
 
@@ -39,11 +39,11 @@ class Hosts:
         failure: PulsarException | None = None
         for host in self.in_turn():
             try:
-                answer = await within(self._patience, ask(host))
+                answer = await within(self.patience, ask(host))
             except (ConnectError, Timeout) as error:
                 failure = error
             except TimeIsUp:
-                failure = Timeout(f"{host_and_port(host)} did not answer within {self._patience:g} s")
+                failure = Timeout(f"{host_and_port(host)} did not answer within {self.patience:g} s")
             except PulsarException:
                 self.answered(host)
                 raise

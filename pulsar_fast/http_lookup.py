@@ -1,4 +1,4 @@
-"""Finding the broker of a topic by the cluster's HTTP interface."""
+"""Finding the broker of a topic by the cluster's HTTP interface, over TLS or not."""
 
 import asyncio
 import http.client
@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
-from ._core import Clock
+from ._core import Clock, Transport
 from .bounds import TimeIsUp, within
 from .connection import BrokerAddress
-from .dialer import connect, host_and_port
+from .credentials import NOBODY, Authenticator, Credentials
+from .dialer import Dial, dial, host_and_port
 from .exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -24,6 +25,7 @@ from .exceptions import (
 from .hosts import Host, Hosts
 from .options import ClientOptions
 from .service_url import ServiceUrl
+from .tls import TlsDialer
 from .topic_name import TopicName
 
 __all__ = ["HttpLookup"]
@@ -31,6 +33,7 @@ __all__ = ["HttpLookup"]
 MAX_REDIRECTS = 20
 MAX_ANSWER = 64 * 1024  # bytes, head and body
 _MOST_AT_ONCE = 16  # requests, each on a connection of its own
+_PORTS_OF_REDIRECTS = {"http": 80, "https": 443}  # where they name none: those of the web
 _REFUSALS: dict[int, type[PulsarException]] = {
     401: AuthenticationError,
     403: AuthorizationError,
@@ -47,22 +50,33 @@ class _Answer(NamedTuple):
 
 
 class HttpLookup:
-    """Asks any host of the service URL; goes on to the next one when a host fails. Owned by the event loop."""
+    """Asks any host of the service URL; goes on to the next one when a host fails. Owned by the event loop.
 
-    def __init__(self, service_url: ServiceUrl, clock: Clock, options: ClientOptions) -> None:
+    With `https://` the rules of trust are those of `TlsDialer`, for the host of each request. Redirects are followed
+    to any host, and away from `http://`, but never back to it. The client's credentials go along to other hosts, as
+    they go to any broker that a look-up names: in a cluster another broker than the topic's own redirects to that
+    one. They go nowhere but to the scheme of the service URL.
+    """
+
+    def __init__(
+        self, service_url: ServiceUrl, authenticator: Authenticator, clock: Clock, options: ClientOptions
+    ) -> None:
         self.service_url = service_url
+        self._authenticator = authenticator
+        self._options = options
+        self._tls_dial = TlsDialer(options) if service_url.tls else None
         self._hosts = Hosts(service_url.hosts, clock.now_ns, options.operation_timeout_seconds)
-        self._listener_name = options.listener_name
-        self._connection_timeout = options.connection_timeout_ms / 1000
-        self._operation_timeout = options.operation_timeout_seconds
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
 
     def __str__(self) -> str:
-        return ", ".join(f"http://{host_and_port(host)}" for host in self.service_url.hosts)
+        return ", ".join(
+            f"{self.service_url.scheme}://{host_and_port(host)}" for host in self.service_url.hosts
+        )
 
     async def broker_of(self, topic: TopicName) -> BrokerAddress:
         """The broker that serves a topic. One attempt; raises what stopped it."""
-        listener = {} if self._listener_name is None else {"listenerName": self._listener_name}
+        name = self._options.listener_name
+        listener = {} if name is None else {"listenerName": name}
         url, found = await self._ask(f"/lookup/v2/topic/{_path(topic)}", listener)
         try:
             broker = self.service_url.of_broker(found.get("brokerUrl", ""), found.get("brokerUrlTls", ""))
@@ -81,13 +95,14 @@ class HttpLookup:
 
     async def probe(self) -> None:
         """Raises what keeps every host from answering, whatever it says."""
-        await self._hosts.first_to_answer(lambda host: self._get(host, "/"))
+        await self._hosts.first_to_answer(lambda host: self._get(self.service_url.scheme, host, "/"))
 
     async def _ask(self, path: str, query: dict[str, str]) -> tuple[str, dict[str, Any]]:
         """The URL that gave the answer, and the answer; redirects are followed."""
         target = f"{path}?{urlencode(query)}" if query else path
         async with self._slots:
-            _, answer = await self._hosts.first_to_answer(lambda host: self._get(host, target))
+            scheme = self.service_url.scheme
+            _, answer = await self._hosts.first_to_answer(lambda host: self._get(scheme, host, target))
             for _ in range(MAX_REDIRECTS):
                 if answer.location is None:
                     break
@@ -97,39 +112,65 @@ class HttpLookup:
     async def _get_redirected(self, redirect: _Answer) -> _Answer:
         """What is at the place that an answer names."""
         try:
-            parts = urlsplit(urljoin(redirect.url, redirect.location))
-            to = ServiceUrl.parse(f"{parts.scheme}://{parts.netloc}", "the URL")
-            if not to.is_http:
-                raise ValueError(f"{parts.geturl()} is no http:// URL")
-        except (ValueError, NotImplementedError) as error:
+            scheme, host, target = _named_place(redirect)
+        except ValueError as error:
             raise LookupError(f"{redirect.url} redirected: {error}") from error
-        target = parts._replace(scheme="", netloc="", fragment="").geturl()
-        timeout = self._operation_timeout
+        timeout = self._options.operation_timeout_seconds
         try:
-            return await within(timeout, self._get(to.hosts[0], target))
+            return await within(timeout, self._get(scheme, host, target))
         except TimeIsUp:
-            raise Timeout(f"{parts.geturl()} did not answer within {timeout:g} s") from None
+            raise Timeout(f"{_url(scheme, host, target)} did not answer within {timeout:g} s") from None
 
-    async def _get(self, host: Host, target: str) -> _Answer:
-        url = f"http://{host_and_port(host)}{target}"
-        request = (
+    async def _get(self, scheme: str, host: Host, target: str) -> _Answer:
+        url = _url(scheme, host, target)
+        head = (
             f"GET {target} HTTP/1.1\r\nHost: {host_and_port(host)}\r\n"
-            "Accept: application/json\r\nConnection: close\r\n\r\n"
+            "Accept: application/json\r\nConnection: close\r\n"
         )
-        sock = await connect(*host, self._connection_timeout)
-        reader, writer = await asyncio.open_connection(sock=sock)
+        credentials = await self._credentials(scheme, host)
+        transport = await self._dial(scheme)(*host, self._options.connection_timeout_ms / 1000)
         try:
-            writer.write(request.encode())
-            received = await _read_to_the_end(reader)
+            with suppress(OSError):  # it may answer, and close, before it has read everything
+                await _send(transport, head.encode(), credentials)
+            received = await _read_to_the_end(transport)
             if len(received) > MAX_ANSWER:
                 raise LookupError(f"{url}: an answer of more than {MAX_ANSWER} bytes")
             return _parse(url, received)
         except (OSError, http.client.HTTPException) as error:
-            raise ConnectError(f"{url}: no HTTP answer: {error or type(error).__name__}") from error
+            hint = "; a TLS port needs https://" if scheme == "http" else ""
+            raise ConnectError(f"{url}: no HTTP answer: {error or type(error).__name__}{hint}") from error
         finally:
-            writer.transport.abort()
-            with suppress(OSError):
-                await writer.wait_closed()
+            transport.close()
+
+    async def _credentials(self, scheme: str, host: Host) -> Credentials:
+        if scheme != self.service_url.scheme:
+            return NOBODY
+        return await self._authenticator.converse(host[0], self._hosts.patience).headers()
+
+    def _dial(self, scheme: str) -> Dial:
+        if scheme == "http":
+            return dial
+        if self._tls_dial is None:  # redirected from http://
+            self._tls_dial = TlsDialer(self._options)
+        return self._tls_dial
+
+
+def _url(scheme: str, host: Host, target: str) -> str:
+    return f"{scheme}://{host_and_port(host)}{target}"
+
+
+def _named_place(redirect: _Answer) -> tuple[str, Host, str]:
+    """Scheme, host and target that it leads to. Raises ValueError, which says why not."""
+    parts = urlsplit(urljoin(redirect.url, redirect.location))
+    netloc = parts.netloc
+    if parts.scheme in _PORTS_OF_REDIRECTS and parts.port is None:
+        netloc += f":{_PORTS_OF_REDIRECTS[parts.scheme]}"
+    to = ServiceUrl.parse(f"{parts.scheme}://{netloc}", "the URL")
+    if not to.is_http:
+        raise ValueError(f"{parts.geturl()} is no http:// or https:// URL")
+    if to.scheme == "http" and redirect.url.startswith("https://"):
+        raise ValueError(f"{parts.geturl()} is without TLS, where nobody could be trusted any more")
+    return to.scheme, to.hosts[0], parts._replace(scheme="", netloc="", fragment="").geturl()
 
 
 def _path(topic: TopicName) -> str:
@@ -139,11 +180,34 @@ def _path(topic: TopicName) -> str:
     return f"{domain}/{tenant}/{namespace}/{quote(name, safe='')}"
 
 
-async def _read_to_the_end(reader: asyncio.StreamReader) -> bytes:
+async def _send(transport: Transport, head: bytes, credentials: Credentials) -> None:
+    """No variable here has the credentials themselves."""
+    sent, size = 0, len(head) + len(credentials.data) + 2
+    writable = asyncio.Event()
+    while True:
+        sent += max(transport.take([(head + credentials.data + b"\r\n")[sent:]]), 0)
+        if sent == size:
+            return
+        transport.watch_writing(writable.set)
+        await writable.wait()
+        transport.stop_watching_writing()
+        writable.clear()
+
+
+async def _read_to_the_end(transport: Transport) -> bytes:
     """What comes before the end of the stream, or a bit more than the longest answer."""
     received = b""
-    while len(received) <= MAX_ANSWER and (piece := await reader.read(MAX_ANSWER)):
-        received += piece
+    readable = asyncio.Event()
+    transport.watch_reading(readable.set)
+    while len(received) <= MAX_ANSWER:
+        piece = transport.give(MAX_ANSWER)
+        if piece is None:
+            await readable.wait()
+            readable.clear()
+        elif piece:
+            received += piece
+        else:
+            break
     return received
 
 
@@ -176,12 +240,15 @@ def _content(answer: _Answer) -> dict[str, Any]:
         raise LookupError(f"{answer.url}: redirected more than {MAX_REDIRECTS} times")
     if answer.status != 200:
         # Of a server that gives no reason as Pulsar does, a 404 says nothing about the topic.
-        reason = "" if content is None else str(content.get("reason", ""))
+        reason = str((content or {}).get("reason", ""))
+        message = reason or str(
+            (content or {}).get("message", "")
+        )  # the server's own, before Pulsar is asked
         kind = _REFUSALS.get(answer.status, LookupError) if reason or answer.status != 404 else LookupError
-        raise kind(f"{answer.url}: HTTP {answer.status} {_short(reason)}".rstrip())
+        raise kind(f"{answer.url}: HTTP {answer.status} {_short(message)}".rstrip())
     if content is None:
         raise LookupError(
-            f"{answer.url} answered no JSON object; is it Pulsar's HTTP port (8080 by default)?"
+            f"{answer.url} answered no JSON object; is it Pulsar's HTTP port (8080 by default, 8443 for https://)?"
         )
     return content
 

@@ -6,7 +6,7 @@ from ipaddress import AddressValueError, IPv6Address
 
 __all__ = ["ServiceUrl"]
 
-_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080}
+_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}
 _FORM = "pulsar://host:6650"
 
 _BRACKETED = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?", re.DOTALL)
@@ -21,14 +21,15 @@ class ServiceUrl:
     hosts: tuple[tuple[str, int], ...]
     """Names or addresses (IPv6 ones without brackets), each with its port."""
     tls: bool
+    """Whether brokers are reached over TLS."""
 
     @classmethod
     def parse(cls, text: str, argument: str = "service_url", *, use_tls: bool = False) -> "ServiceUrl":
-        """Parse `pulsar://host[:port][,host[:port]...]`, or the same with `pulsar+ssl://` or `http://`.
+        """Parse `pulsar://host[:port][,host[:port]...]`, or the same with `pulsar+ssl://`, `http://` or `https://`.
 
-        The port is 6650, 6651 or 8080 if none is given. `use_tls` asks for TLS to brokers whatever the scheme.
-        `argument` is what error messages call the text. Raises TypeError if it is not a `str`,
-        NotImplementedError for `https://`, and ValueError, which says what is wrong, otherwise.
+        The port is 6650, 6651, 8080 or 8443 if none is given. `use_tls` asks for TLS to brokers whatever the scheme.
+        `argument` is what error messages call the text. Raises TypeError if it is not a `str`, and ValueError,
+        which says what is wrong.
         """
         if not isinstance(text, str):
             raise TypeError(f"{argument} must be a str such as {_FORM!r}, not {type(text).__name__}")
@@ -39,12 +40,13 @@ class ServiceUrl:
         try:
             if not separator:
                 raise ValueError(f"it must start with pulsar:// (or pulsar+ssl://), as in {_FORM}")
-            _check_scheme(scheme)
+            if scheme not in _DEFAULT_PORTS:
+                raise ValueError(f"the scheme {scheme!r} is unknown, use {_FORM}")
             port = _DEFAULT_PORTS[scheme]
             hosts = tuple(_parse_host(part, port) for part in authority.removesuffix("/").split(","))
-        except (ValueError, NotImplementedError) as error:
-            raise type(error)(f"{argument} {text!r} cannot be used: {error}") from None
-        return cls(scheme, hosts, tls=use_tls or scheme == "pulsar+ssl")
+        except ValueError as error:
+            raise ValueError(f"{argument} {text!r} cannot be used: {error}") from None
+        return cls(scheme, hosts, tls=use_tls or scheme in ("pulsar+ssl", "https"))
 
     def of_broker(self, plain: str, tls: str, argument: str = "the broker's URL") -> tuple[str, int]:
         """The host of a broker that is known by two URLs: of the one for TLS where this one is, else of the plain one.
@@ -66,14 +68,7 @@ class ServiceUrl:
     @property
     def is_http(self) -> bool:
         """Whether look-ups go over the cluster's HTTP interface."""
-        return self.scheme == "http"
-
-
-def _check_scheme(scheme: str) -> None:
-    if scheme == "https":
-        raise NotImplementedError(f"https:// (TLS) is not supported yet, use http:// or {_FORM}")
-    if scheme not in _DEFAULT_PORTS:
-        raise ValueError(f"the scheme {scheme!r} is unknown, use {_FORM}")
+        return self.scheme in ("http", "https")
 
 
 def _parse_host(text: str, default_port: int) -> tuple[str, int]:

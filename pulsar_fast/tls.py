@@ -361,7 +361,7 @@ def _words(error: BaseException) -> str:
     return reason.replace("_", " ").lower() if reason else str(getattr(error, "strerror", None) or error)
 
 
-_ASK_FOR_PORT = "is it the broker's TLS port (6651 by default)?"
+_ASK_FOR_PORT = "is it the broker's TLS port (6651 by default), with https:// its web one (8443)?"
 _NOT_TLS = {
     "WRONG_VERSION_NUMBER",
     "UNKNOWN_PROTOCOL",
@@ -382,7 +382,8 @@ def _explained(error: BaseException, options: ClientOptions) -> str:
         return f"the peer broke off the handshake ({_words(error)}); {_ASK_FOR_PORT}"
     if reason in _NOT_TLS:
         return (
-            f"what answers does not speak TLS ({_words(error)}); {_ASK_FOR_PORT} A plain one needs pulsar://"
+            f"what answers does not speak TLS ({_words(error)}); {_ASK_FOR_PORT} "
+            "A plain one needs pulsar:// or http://"
         )
     if "ALERT" not in reason:
         return _words(error)

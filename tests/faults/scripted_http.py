@@ -24,7 +24,8 @@ class ScriptedHttp:
     """`script(target)` gives the answer for a request's target; `requests` holds their lines."""
 
     def __init__(self, listener: socket.socket) -> None:
-        self.address = "{}:{}".format(*listener.getsockname())
+        self.port = int(listener.getsockname()[1])
+        self.address = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.address}"
         self.requests: list[list[str]] = []
         self.script: Callable[[str], Answer] = lambda target: answer(404)
@@ -34,10 +35,19 @@ class ScriptedHttp:
     def targets(self) -> list[str]:
         return [request[0].split()[1] for request in self.requests]
 
-    def usual(self, broker_url: str) -> Callable[[str], Answer]:
+    def headers(self, name: str) -> list[str | None]:
+        """What each request gives for a header."""
+        found = [
+            [value.strip() for key, _, value in (line.partition(":") for line in request) if key == name]
+            for request in self.requests
+        ]
+        assert all(len(values) < 2 for values in found)
+        return [values[0] if values else None for values in found]
+
+    def usual(self, broker_url: str, tls_url: str | None = None) -> Callable[[str], Answer]:
         """A topic without partitions, which that broker serves."""
         return lambda target: (
-            answer(200, {"brokerUrl": broker_url, "httpUrl": self.url})
+            answer(200, {"brokerUrl": broker_url, "brokerUrlTls": tls_url, "httpUrl": self.url})
             if target.startswith("/lookup/")
             else answer(200, {"partitions": 0})
         )
@@ -47,6 +57,10 @@ class ScriptedHttp:
 def scripted_http() -> Iterator[ScriptedHttp]:
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
+            if self.request.recv(1, socket.MSG_PEEK) == b"\x16":  # the beginning of TLS
+                self.request.recv(64 * 1024)
+                self.request.sendall(answer(400))
+                return
             head = list(iter(lambda: self.rfile.readline().rstrip(), b""))
             if not head:  # the client has gone
                 return

@@ -1,6 +1,7 @@
 """Credentials that brokers ask for at any time, and whatever the application's supplier of them does meanwhile."""
 
 import asyncio
+import base64
 import io
 import logging
 import threading
@@ -30,6 +31,7 @@ from tests.brokers.frames import encode
 from tests.brokers.token_server import TokenServer
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
+from tests.faults.scripted_http import answer, scripted_http
 from tests.waiting import until
 
 MakeClient = Callable[..., Client]
@@ -436,9 +438,13 @@ def test_asyncio(broker: ScriptedBroker, supplier: Supplier, is_async: bool) -> 
 def shown(error: BaseException) -> str:
     """All that a report of an error may print, the variables of our own frames included."""
     seen = f"{error} {error!r} " + "".join(traceback.format_exception(error))
-    for frame in traceback.TracebackException.from_exception(error, capture_locals=True).stack:
-        if frame.filename.startswith(PACKAGE):
-            seen += f"{frame.locals}"
+    told: traceback.TracebackException | None
+    told = traceback.TracebackException.from_exception(error, capture_locals=True)
+    while told is not None:
+        for frame in told.stack:
+            if frame.filename.startswith(PACKAGE):
+                seen += f"{frame.locals}"
+        told = told.__cause__ or told.__context__
     return seen
 
 
@@ -470,6 +476,8 @@ class Leaky(Authentication):
 
     def initial_data(self) -> Any:
         raise ConnectionError(5, self.secret, self.secret)
+
+    http_headers = initial_data
 
 
 @pytest.fixture
@@ -533,13 +541,70 @@ def test_no_secret_is_told_when_brokers_refuse(
     assert secret not in log.getvalue() + "".join(told)
 
 
-@pytest.mark.parametrize("kind", ["raises", "oauth2", "str", "bytes", "key file"])
+@pytest.mark.parametrize("speaking", ["static", "async", "basic", "oauth2"], indirect=True)
+def test_no_secret_is_told_when_look_ups_fail(
+    log: io.StringIO, speaking: Authentication, secret: str
+) -> None:
+    told = []
+
+    async def live(url: str) -> None:
+        asyncio.get_running_loop().slow_callback_duration = 0
+        options = {"operation_timeout_seconds": 0.05, "initial_backoff_interval_ms": 2}
+        async with pulsar_fast.asyncio.Client(url, authentication=speaking, **options) as client:
+            try:
+                await client.create_producer("t")
+            except PulsarException as error:
+                told.append(shown(error) + repr(client))
+
+    with scripted_http() as web:
+        failures = [
+            answer(401),
+            answer(403, {"reason": "no"}),
+            answer(500),
+            answer(307, Location="http://127.0.0.1:1/"),
+            answer(307, Location="ftp://127.0.0.1/"),
+            answer(200, {}),
+            answer(200, "x" * 70_000),
+            b"",
+            None,
+        ]
+        for said in failures:
+            web.script = lambda target, said=said: said
+            asyncio.run(live(web.url), debug=True)
+        asked = {line for request in web.requests for line in request if line.startswith("Authorization: ")}
+    assert asked & {f"Authorization: Bearer {secret}", "Authorization: " + basic("me", secret)}
+    assert len(told) == len(failures)
+    assert "Executing" in log.getvalue()
+    assert secret not in log.getvalue() + "".join(told)
+    assert basic("me", secret) not in log.getvalue() + "".join(told)
+
+
+def basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+@pytest.mark.parametrize("over_http", [False, True], ids=["pulsar", "http"])
+@pytest.mark.parametrize("kind", ["raises", "oauth2", "str", "bytes", "key file", "line breaks"])
 def test_no_secret_is_told_when_suppliers_fail(
-    broker: ScriptedBroker, make_client: MakeClient, log: io.StringIO, secret: str, tmp_path: Path, kind: str
+    broker: ScriptedBroker,
+    make_client: MakeClient,
+    log: io.StringIO,
+    secret: str,
+    tmp_path: Path,
+    kind: str,
+    over_http: bool,
 ) -> None:
     class Str(Leaky):
         def initial_data(self) -> Any:
             return self.secret
+
+        http_headers = initial_data
+
+    class LineBreaks(Leaky):
+        def initial_data(self) -> Any:
+            return {"X": f"{self.secret}\r\n"}
+
+        http_headers = initial_data
 
     path = tmp_path / "key.json"
     path.write_text(f'{{"client_id": "{secret}", "client_secret": {{"{secret}": 1}}}}')
@@ -552,8 +617,10 @@ def test_no_secret_is_told_when_suppliers_fail(
             "str": Str(secret),
             "bytes": AuthenticationToken(lambda: secret.encode()),
             "key file": AuthenticationOauth2(filed),
+            "line breaks": LineBreaks(secret),
         }[kind]
-        client = make_client(broker.url, authentication=authentication)
+        url = broker.url.replace("pulsar://", "http://") if over_http else broker.url
+        client = make_client(url, authentication=authentication)
         with pytest.raises(AuthenticationError, match="no credentials") as caught:
             client.create_producer("t")
     assert secret not in log.getvalue() + shown(caught.value)

@@ -1,20 +1,41 @@
-"""Look-ups over HTTP: what is asked, and every answer that is none."""
+"""Look-ups over HTTP and HTTPS: what is asked, of whom and as whom, and every answer that is none."""
 
+import asyncio
+import itertools
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import pulsar_fast
-from pulsar_fast import ConnectError, LookupError, Timeout
+import pulsar_fast.asyncio
+from pulsar_fast import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationError,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+    ConnectError,
+    LookupError,
+    PulsarException,
+    Timeout,
+)
+from pulsar_fast.tls import PeerNotTrusted
 from pulsar_fast.wire.messages import BaseCommand
+from tests.brokers.token_server import TokenServer
+from tests.certificates import Authority, Identity
 from tests.faults.scripted_broker import ScriptedBroker
 from tests.faults.scripted_http import ScriptedHttp, answer, scripted_http
+from tests.faults.tls_front import TlsFront
+from tests.waiting import until
 
 MakeClient = Callable[..., Any]
+Secure = Callable[..., TlsFront]
 ASK_PARTITIONS = "/admin/v2/persistent/public/default/t/partitions?checkAllowAutoCreation=true"
 LOOK_UP = "/lookup/v2/topic/persistent/public/default/t"
 
@@ -28,10 +49,10 @@ def web(broker: ScriptedBroker) -> Iterator[ScriptedHttp]:
 
 
 @contextmanager
-def refuses(kind: type[BaseException], says: str) -> Iterator[None]:
+def refuses(kind: type[BaseException], says: str) -> Iterator[pytest.ExceptionInfo[BaseException]]:
     started = time.monotonic()
     with pytest.raises(kind, match=says) as caught:
-        yield
+        yield caught
     assert type(caught.value) is kind
     assert time.monotonic() - started < 3
 
@@ -138,12 +159,392 @@ def test_redirects_without_end(web: ScriptedHttp, make_client: MakeClient) -> No
 
 
 @pytest.mark.parametrize(
-    "location", ["https://127.0.0.1:8443/x", "pulsar://127.0.0.1:6650", "http://[", "ftp://a/"]
+    "location", ["pulsar://127.0.0.1:6650", "http://[", "http://a:b/", "http://u@a/", "ftp://a/"]
 )
 def test_redirects_to_what_cannot_be_asked(web: ScriptedHttp, make_client: MakeClient, location: str) -> None:
     web.script = lambda target: answer(307, Location=location)
     with refuses(LookupError, f"{web.url}.* redirected: "):
         make_client(web.url, operation_timeout_seconds=0.3).create_producer("t")
+
+
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443)])
+def test_a_redirect_without_a_port(
+    web: ScriptedHttp, make_client: MakeClient, scheme: str, port: int
+) -> None:
+    """Whoever may be there."""
+    web.script = lambda target: answer(307, Location=f"{scheme}://127.0.0.1/x")
+    client = make_client(web.url, operation_timeout_seconds=0.3)
+    with pytest.raises(PulsarException, match=rf"127\.0\.0\.1:{port}\b"):
+        client.create_producer("t")
+
+
+# --- over TLS
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(ca: Authority) -> Identity:
+    return ca.issue("server", ("localhost", "127.0.0.1"))
+
+
+@pytest.fixture
+def secure() -> Iterator[Secure]:
+    """Puts TLS in front of a port."""
+    with ExitStack() as fronts:
+        yield lambda port, context: fronts.enter_context(TlsFront(port, context))
+
+
+def https(front: TlsFront, host: str = "127.0.0.1") -> str:
+    return f"https://{host}:{front.port}"
+
+
+@pytest.fixture
+def web_front(broker: ScriptedBroker, web: ScriptedHttp, secure: Secure, server: Identity) -> TlsFront:
+    """TLS in front of the web; the broker that it names is behind TLS alone."""
+    web.script = web.usual("pulsar://127.0.0.1:1", secure(broker.port, server.server()).url)
+    return secure(web.port, server.server())
+
+
+def test_over_tls(
+    broker: ScriptedBroker, web: ScriptedHttp, web_front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    client = make_client(https(web_front, "localhost"), tls_trust_certs_file_path=ca.path)
+    client.create_producer("t").send(b"x")
+    assert f"of https://localhost:{web_front.port}>" in repr(client)
+    assert broker.payloads == [b"x"]
+    assert web.targets == [ASK_PARTITIONS, LOOK_UP]
+    assert web.headers("Host") == [f"localhost:{web_front.port}"] * 2
+    assert [handshake.server_name for handshake in web_front.handshakes] == ["localhost"] * 2
+
+
+def test_over_tls_in_asyncio(
+    broker: ScriptedBroker, web: ScriptedHttp, web_front: TlsFront, ca: Authority
+) -> None:
+    async def send() -> None:
+        context = ssl.create_default_context(cafile=ca.path)
+        async with pulsar_fast.asyncio.Client(https(web_front), ssl_context=context) as client:
+            producer = await client.create_producer("t")
+            await producer.send(b"x")
+
+    asyncio.run(send())
+    assert broker.payloads == [b"x"]
+    assert len(web_front.handshakes) == len(web.requests) == 2
+
+
+@pytest.mark.parametrize("kind", ["options", "AuthenticationTLS"])
+def test_the_certificate_of_the_client(
+    web_front: TlsFront, ca: Authority, server: Identity, make_client: MakeClient, kind: str
+) -> None:
+    web_front.context = server.server(asks=ca)
+    app = ca.issue("app")
+    options: dict[str, Any] = dict(app.options)
+    if kind == "AuthenticationTLS":
+        options = {"authentication": AuthenticationTLS(app.certificate, app.key)}
+    make_client(https(web_front), tls_trust_certs_file_path=ca.path, **options).create_producer("t")
+    assert [handshake.common_name for handshake in web_front.handshakes] == ["app"] * 2
+
+
+def test_without_the_certificate_that_the_server_wants(
+    web: ScriptedHttp, web_front: TlsFront, ca: Authority, server: Identity, make_client: MakeClient
+) -> None:
+    web_front.context = server.server(asks=ca)
+    client = make_client(https(web_front), tls_trust_certs_file_path=ca.path, operation_timeout_seconds=0.3)
+    with refuses(ConnectError, f"{https(web_front)}/admin.*refuses a client without a certificate"):
+        client.create_producer("t")
+    assert web.requests == []
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "says"),
+    [
+        (("127.0.0.1",), 30, "no issuer among .*tls_trust_certs_file_path"),
+        (("localhost",), 30, r"not valid for '127\.0\.0\.1'"),
+        (("127.0.0.1",), -1, "expired"),
+    ],
+    ids=["foreign", "misnamed", "expired"],
+)
+def test_certificates_that_are_not_trusted(
+    web: ScriptedHttp,
+    web_front: TlsFront,
+    ca: Authority,
+    make_client: MakeClient,
+    tmp_path: Path,
+    names: tuple[str, ...],
+    days: int,
+    says: str,
+) -> None:
+    """Raised at once, and nothing is told to a stranger; nobody is one where everything is accepted."""
+    issuer = Authority(tmp_path, "foreign") if "no issuer" in says else ca
+    web_front.context = issuer.issue("other", names, days=days).server()
+    options = {"tls_trust_certs_file_path": ca.path, "authentication": AuthenticationToken("t")}
+    with refuses(PeerNotTrusted, f"no TLS with 127.0.0.1:{web_front.port}: .*{says}"):
+        make_client(https(web_front), **options).create_producer("t")
+    assert web_front.handshakes == []
+    until(lambda: len(web_front.failures) == 1)
+    assert web.requests == []
+    make_client(https(web_front), tls_allow_insecure_connection=True).create_producer("t")
+
+
+def test_a_host_that_is_not_trusted_beside_one_that_is(
+    web: ScriptedHttp, web_front: TlsFront, secure: Secure, ca: Authority, make_client: MakeClient
+) -> None:
+    stranger = secure(web.port, ca.issue("stranger", ("example.com",)).server())
+    url = f"{https(stranger)},127.0.0.1:{web_front.port}"
+    make_client(url, tls_trust_certs_file_path=ca.path).create_producer("t")
+    until(lambda: len(stranger.failures) == 1)
+    assert len(web_front.handshakes) == 2
+
+
+def test_tls_and_plain_mixed_up(
+    web: ScriptedHttp, web_front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    options = {"operation_timeout_seconds": 0.3}
+    with refuses(ConnectError, "does not speak TLS .*with https:// .*8443.* needs pulsar:// or http://"):
+        make_client(f"https://{web.address}", tls_trust_certs_file_path=ca.path, **options).create_producer(
+            "t"
+        )
+    with refuses(ConnectError, "no HTTP answer: .*a TLS port needs https://"):
+        make_client(f"http://127.0.0.1:{web_front.port}", **options).create_producer("t")
+
+
+def test_tls_to_brokers_alone(
+    broker: ScriptedBroker, web: ScriptedHttp, web_front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    client = make_client(web.url, use_tls=True, tls_trust_certs_file_path=ca.path)
+    client.create_producer("t").send(b"x")
+    assert broker.payloads == [b"x"]
+    assert web.targets == [ASK_PARTITIONS, LOOK_UP]
+    assert web_front.handshakes == []
+
+
+def test_a_broker_without_tls(
+    broker: ScriptedBroker, web: ScriptedHttp, web_front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    web.script = web.usual(broker.url)
+    options = {"tls_trust_certs_file_path": ca.path, "operation_timeout_seconds": 0.3}
+    with refuses(LookupError, rf"{LOOK_UP}: the broker's URL: there is none with pulsar\+ssl://"):
+        make_client(https(web_front), **options).create_producer("t")
+
+
+def redirecting(web: ScriptedHttp, to: str) -> None:
+    """Every look-up goes there."""
+    web.script = lambda target: answer(307, Location=f"{to}{target}")
+
+
+@pytest.mark.parametrize("token", [None, "t"])
+def test_redirects_between_hosts_over_tls(
+    web: ScriptedHttp,
+    web_front: TlsFront,
+    secure: Secure,
+    server: Identity,
+    ca: Authority,
+    make_client: MakeClient,
+    token: str | None,
+) -> None:
+    """Each host needs a certificate of its own name, and gets the credentials."""
+    options: dict[str, Any] = {"tls_trust_certs_file_path": ca.path}
+    if token is not None:
+        options["authentication"] = AuthenticationToken(token)
+    with scripted_http() as first:
+        redirecting(first, https(web_front, "localhost"))
+        front = secure(first.port, server.server())
+        make_client(https(front), **options).create_producer("t")
+        assert [handshake.server_name for handshake in web_front.handshakes] == ["localhost"] * 2
+        expected = [token and f"Bearer {token}"] * 2
+        assert first.headers("Authorization") == web.headers("Authorization") == expected
+        web_front.context = ca.issue("only by address", ("127.0.0.1",)).server()
+        with refuses(PeerNotTrusted, rf"localhost:{web_front.port}: .*not valid for 'localhost'"):
+            make_client(https(front), **options).create_producer("t")
+        assert len(web.requests) == 2
+
+
+def test_a_redirect_away_from_tls_is_refused(
+    web: ScriptedHttp, web_front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    options = {"authentication": AuthenticationToken("t"), "operation_timeout_seconds": 0.3}
+    with scripted_http() as plain:
+        redirecting(web, plain.url)
+        with refuses(LookupError, f"{https(web_front)}/.* redirected: {plain.url}/.* is without TLS"):
+            make_client(https(web_front), tls_trust_certs_file_path=ca.path, **options).create_producer("t")
+        assert plain.requests == []
+
+
+@pytest.mark.parametrize("use_tls", [False, True])
+def test_a_redirect_to_tls_is_followed(
+    broker: ScriptedBroker,
+    web: ScriptedHttp,
+    web_front: TlsFront,
+    ca: Authority,
+    make_client: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    use_tls: bool,
+) -> None:
+    """The brokers' URLs are those that the service URL asks for, and the credentials stay where they were."""
+    options: dict[str, Any] = {"authentication": AuthenticationToken("t")}
+    if use_tls:
+        options |= {"use_tls": True, "tls_trust_certs_file_path": ca.path}
+    else:
+        web.script = web.usual(broker.url)
+        monkeypatch.setenv("SSL_CERT_FILE", ca.path)  # the system's CAs
+    with scripted_http() as plain:
+        redirecting(plain, https(web_front))
+        make_client(plain.url, **options).create_producer("t").send(b"x")
+        assert broker.payloads == [b"x"]
+        assert web.targets == plain.targets == [ASK_PARTITIONS, LOOK_UP]
+        assert plain.headers("Authorization") == ["Bearer t"] * 2
+        assert web.headers("Authorization") == [None] * 2
+        redirecting(web, plain.url)
+        with refuses(LookupError, "is without TLS"):
+            make_client(plain.url, operation_timeout_seconds=0.3, **options).create_producer("t")
+
+
+# --- who asks
+
+
+class Own(Authentication):
+    """A method with headers of its own, which block if they are `plain`."""
+
+    name = "own"
+    plain = False
+
+    def __init__(self, headers: Any, host: str = "") -> None:
+        self.given, self.host = headers, host
+
+    def for_host(self, host: str) -> Authentication:
+        return type(self)(self.given, host)
+
+    def initial_data(self) -> bytes:
+        return b"data"
+
+    async def http_headers(self) -> Mapping[str, str]:
+        await asyncio.sleep(0.01)
+        return {name: value.format(self) for name, value in self.given.items()}
+
+
+class OwnPlain(Own):
+    def http_headers(self) -> Any:
+        time.sleep(0.01)
+        return self.given() if callable(self.given) else self.given
+
+
+async def supply_token() -> str:
+    await asyncio.sleep(0)
+    return "abc"
+
+
+@pytest.mark.parametrize(
+    ("authentication", "headers"),
+    [
+        (AuthenticationToken("abc"), {"Authorization": "Bearer abc", "X-Pulsar-Auth-Method-Name": "token"}),
+        (AuthenticationToken(lambda: "abc"), {"Authorization": "Bearer abc"}),
+        (AuthenticationToken(supply_token), {"Authorization": "Bearer abc"}),
+        (
+            AuthenticationBasic("Aladdin", "open sesame"),
+            {"Authorization": "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", "X-Pulsar-Auth-Method-Name": "basic"},
+        ),
+        (AuthenticationBasic("me", "é", method="m"), {"X-Pulsar-Auth-Method-Name": "m"}),
+        (
+            Own({"X-Own": "of {0.host}", "Authorization": "\tOwn ~"}),
+            {"X-Own": "of 127.0.0.1", "Authorization": "Own ~"},
+        ),
+        (OwnPlain({"X-Own": ""}), {"X-Own": "", "Authorization": None}),
+        (OwnPlain({}), {"Authorization": None, "X-Pulsar-Auth-Method-Name": None}),
+        (None, {"Authorization": None, "X-Pulsar-Auth-Method-Name": None}),
+    ],
+    ids=["text", "function", "async", "basic", "method", "own", "plain own", "none of its own", "nobody"],
+)
+def test_credentials(
+    web: ScriptedHttp,
+    make_client: MakeClient,
+    authentication: Authentication | None,
+    headers: dict[str, str | None],
+) -> None:
+    assert make_client(web.url, authentication=authentication).create_producer("t").is_connected()
+    assert web.targets == [ASK_PARTITIONS, LOOK_UP]
+    for name, value in headers.items():
+        assert web.headers(name) == [value] * 2
+
+
+@pytest.fixture
+def blocked() -> Iterator[threading.Event]:
+    """Set at the latest after the test, so that what waits for it ends."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_each_request_gets_fresh_credentials(
+    broker: ScriptedBroker, web: ScriptedHttp, make_client: MakeClient
+) -> None:
+    """Another host that a redirect leads to gets them as well."""
+    numbers = itertools.count(1)
+    with scripted_http() as other:
+        other.script = web.script
+        redirecting(web, other.url)
+        client = make_client(web.url, authentication=AuthenticationToken(lambda: f"t{next(numbers)}"))
+        producer = client.create_producer("t")
+        assert web.headers("Authorization") == ["Bearer t1", "Bearer t3"]
+        assert other.headers("Authorization") == ["Bearer t2", "Bearer t4"]
+        broker.cut_connections()
+        producer.send(b"x")
+        assert web.headers("Authorization")[2:] == ["Bearer t6"]
+        assert [frame.command.connect.auth_data for frame in broker.got(BaseCommand.CONNECT)] == [
+            b"t5",
+            b"t8",
+        ]
+
+
+def test_a_token_of_an_oauth2_server_serves_look_ups_and_connections(
+    broker: ScriptedBroker, web: ScriptedHttp, make_client: MakeClient
+) -> None:
+    with TokenServer(lambda form: "abc") as server:
+        given = {"issuer_url": server.url, "client_id": "me", "client_secret": server.secret}
+        make_client(web.url, authentication=AuthenticationOauth2(given)).create_producer("t")
+        assert len(server.forms) == 1
+    assert web.headers("Authorization") == ["Bearer abc"] * 2
+    assert broker.got(BaseCommand.CONNECT)[0].command.connect.auth_data == b"abc"
+
+
+def test_no_look_up_without_credentials(
+    web: ScriptedHttp, make_client: MakeClient, blocked: threading.Event
+) -> None:
+    """What a supplier does wrong is raised at once; one that blocks has the operation timeout, or a host's part."""
+    mistakes: list[tuple[Any, str]] = [
+        (lambda: 1 / 0, r"raised ZeroDivisionError at .*test_http_lookup\.py"),
+        (lambda: blocked.wait(10), r"there were none within 0\.225 s"),
+        (lambda: None, "must be a mapping of str to str, not NoneType"),
+        (lambda: [("a", "b")], "must be a mapping of str to str, not list"),
+        (lambda: {"a": b"secret"}, "the header a holds what is not printable ASCII"),
+        *(
+            (lambda name=name: {name: "secret"}, "a header has no proper name")
+            for name in (1, "", "a b", "a:", "é", "a\n")
+        ),
+        *(
+            (lambda value=value: {"a": value}, "the header a holds what is not printable ASCII")
+            for value in ("secret\r\nb: c", "secret\n", "secret\r", "secret\0", "sécret", "\ud800")
+        ),
+    ]
+    hosts = f"{web.url},{web.address}"  # a host's part is half of the time
+    for supply, says in mistakes:
+        client = make_client(hosts, authentication=OwnPlain(supply), operation_timeout_seconds=0.5)
+        with refuses(AuthenticationError, rf"no credentials \(own\) for 127\.0\.0\.1: .*{says}") as caught:
+            client.create_producer("t")
+        assert "secret" not in str(caught.value)
+    with refuses(AuthenticationError, r"no credentials \(token\) .*the header Authorization holds"):
+        make_client(web.url, authentication=AuthenticationToken("a\r\nb: c")).create_producer("t")
+    assert web.requests == []
+
+
+def test_a_long_token(web: ScriptedHttp, make_client: MakeClient) -> None:
+    """It does not fit into the socket at once."""
+    token = "x" * 8_000_000
+    client = make_client(web.url, authentication=AuthenticationToken(token))
+    assert client.get_topic_partitions("t")
+    assert web.headers("Authorization") == [f"Bearer {token}"]
 
 
 # --- refusals and what is no answer
@@ -172,6 +573,7 @@ def test_raised_at_once(
     ("said", "kind", "says"),
     [
         (answer(404), LookupError, "HTTP 404"),
+        (answer(404, {"message": "no such page"}), LookupError, "HTTP 404 no such page"),
         (answer(500, TRACE), LookupError, "HTTP 500 Message: no listener x"),
         (answer(503), LookupError, "HTTP 503"),
         (answer(503, [1]), LookupError, "HTTP 503"),

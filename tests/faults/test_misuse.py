@@ -811,7 +811,7 @@ NUMBERS = [-1, 2**31, NAN, "5", None, True, 1.5]
                 "",
                 "localhost:6650",
                 "http://h:8080/admin",
-                "https://h",
+                "https://h:8443/admin",
                 "pulsar://",
                 "pulsar://h:0",
                 "pulsar://h:99999",

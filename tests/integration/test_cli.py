@@ -276,7 +276,7 @@ def test_truncated_length_prefixed_input(service_url: str, topic: str, tmp_path:
     [
         (["missing-file"], "missing-file"),
         (["/"], "directory"),
-        (["--url", "https://localhost:8443"], "--url"),
+        (["--url", "https://localhost:8443/admin"], "--url"),
         (["--url", "pulsar://localhost:port"], "--url"),
         (["--url", "pulsar://localhost", "--embedded"], "--embedded"),
         (["--property", "no-equals-sign"], "NAME=VALUE"),

@@ -68,6 +68,8 @@ def test_accepted(text, hosts):
         ("pulsar://[]:6650", "'' is not an IPv6 address"),
         ("http://localhost:8080/admin/v2", "port '8080/admin/v2'"),
         ("http://", "host is missing"),
+        ("https://", "host is missing"),
+        ("https://localhost:8443/admin/v2", "port '8443/admin/v2'"),
         ("ftp://localhost", "scheme 'ftp' is unknown"),
     ],
 )
@@ -95,12 +97,6 @@ def test_tls_by_an_option_keeps_the_port_of_the_url():
 @pytest.mark.parametrize("text", ["pulsar+ssl:/a", "pulsar+ssl://", "pulsar+ssl://a:0", "pulsar+tls://a"])
 def test_refused_with_tls(text):
     with pytest.raises(ValueError, match=r"^service_url "):
-        ServiceUrl.parse(text)
-
-
-@pytest.mark.parametrize("text", ["https://localhost", "HTTPS://a:8443"])
-def test_tls_is_named_as_missing(text):
-    with pytest.raises(NotImplementedError, match=r"service_url .*\(TLS\) is not supported yet"):
         ServiceUrl.parse(text)
 
 
@@ -134,7 +130,20 @@ def test_http():
     url = ServiceUrl.parse("HTTP://a,[::1]:18080/")
     assert url.is_http
     assert url.hosts == (("a", 8080), ("::1", 18080))
+    assert not url.tls
     assert not ServiceUrl.parse("pulsar://a").is_http
+
+
+def test_https():
+    url = ServiceUrl.parse("HTTPS://a,[::1]:18443/")
+    assert url == ServiceUrl("https", (("a", 8443), ("::1", 18443)), tls=True)
+    assert url.is_http
+    assert url.of_broker("pulsar://a:1", "pulsar+ssl://b:2") == ("b", 2)
+
+
+def test_http_with_tls_to_brokers():
+    url = ServiceUrl.parse("http://a", use_tls=True)
+    assert url == ServiceUrl("http", (("a", 8080),), tls=True)
 
 
 def test_brokers_have_no_http_urls():
