@@ -63,8 +63,10 @@ def produce(broker: ApacheBroker) -> Iterator[Produce]:
     """A producer of a client of its own, which is closed after the test."""
     with ExitStack() as clients:
 
-        def produce(authentication: Authentication | None, topic: str, **options: Any) -> Producer:
-            client = Client(broker.service_url, authentication=authentication, operation_timeout_seconds=10)
+        def produce(
+            authentication: Authentication | None, topic: str, url: str = broker.service_url, **options: Any
+        ) -> Producer:
+            client = Client(url, authentication=authentication, operation_timeout_seconds=10)
             clients.enter_context(client)
             return clients.enter_context(client.create_producer(topic, **options))
 
@@ -128,6 +130,36 @@ class TestTokens:
     def test_a_role_without_permission(self, produce: Produce, role: str, topic: str) -> None:
         with pytest.raises(AuthorizationError):
             produce(AuthenticationToken(token_of(KEY, role)), topic)
+
+    def test_a_good_token_over_http(self, broker: ApacheBroker, produce: Produce) -> None:
+        produce(AuthenticationToken(token_of(KEY, "writer")), "acme/in/web", broker.admin_url).send(b"let in")
+        assert stored(broker, "web") == 1
+
+    @pytest.mark.parametrize(
+        "authentication",
+        [
+            None,
+            AuthenticationToken("garbage"),
+            AuthenticationToken(token_of(KEY, "writer", -60)),
+            AuthenticationBasic("writer", "password"),
+        ],
+        ids=["none", "garbage", "expired", "other method"],
+    )
+    def test_bad_tokens_over_http(
+        self, broker: ApacheBroker, produce: Produce, authentication: Authentication | None
+    ) -> None:
+        with pytest.raises(
+            AuthenticationError, match=f"{broker.admin_url}/admin/.*: HTTP 401 Authentication required"
+        ):
+            produce(authentication, "acme/in/bad", broker.admin_url)
+
+    @pytest.mark.parametrize(("role", "topic"), [("reader", "acme/in/t"), ("writer", "public/default/t")])
+    def test_a_role_without_permission_over_http(
+        self, broker: ApacheBroker, produce: Produce, role: str, topic: str
+    ) -> None:
+        """Over HTTP brokers do not tell that from credentials that are none, but for the words."""
+        with pytest.raises(AuthenticationError, match=f"{broker.admin_url}/.*: HTTP 401 Unauthorized to "):
+            produce(AuthenticationToken(token_of(KEY, role)), topic, broker.admin_url)
 
     def test_renewed_under_traffic(self, broker: ApacheBroker, produce: Produce) -> None:
         supply = ShortLived()
@@ -215,6 +247,13 @@ class TestBasic:
         broker.admin.post("/namespaces/acme/in/permissions/app", ["produce"])
         produce(AuthenticationBasic("app", "app-password"), "acme/in/basic").send(b"let in")
         assert stored(broker, "basic") == 1
+
+    def test_the_right_password_over_http(self, broker: ApacheBroker, produce: Produce) -> None:
+        broker.admin.post("/namespaces/acme/in/permissions/app", ["produce"])
+        produce(AuthenticationBasic("app", "app-password"), "acme/in/web", broker.admin_url).send(b"let in")
+        assert stored(broker, "web") == 1
+        with pytest.raises(AuthenticationError, match=": HTTP 401"):
+            produce(AuthenticationBasic("app", "wrong"), "acme/in/web", broker.admin_url)
 
     @pytest.mark.parametrize(("user", "password"), [("app", "wrong"), ("nobody", "app-password")])
     def test_a_wrong_one(self, produce: Produce, user: str, password: str) -> None:

@@ -18,12 +18,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
 
 class Cluster:
-    """A broker with a plain and a TLS port, and the certificates around it."""
+    """A broker with plain and TLS ports, and the certificates around it."""
 
-    def __init__(self, broker: apache.ApacheBroker, port: int) -> None:
+    def __init__(self, broker: apache.ApacheBroker, port: int, web_port: int) -> None:
         self.broker = broker
         self.port = port
         self.url = f"pulsar+ssl://127.0.0.1:{port}"
+        self.web_url = f"https://127.0.0.1:{web_port}"
 
 
 @contextmanager
@@ -31,9 +32,10 @@ def running(identity: Identity, ca: Authority, **settings: str) -> Iterator[Clus
     if (reason := apache.available()) is not None:
         unavailable(reason)
     with ExitStack() as resources:
-        port = resources.enter_context(reserve_port()).getsockname()[1]
+        port, web_port = (resources.enter_context(reserve_port()).getsockname()[1] for _ in range(2))
         overrides = {
             "brokerServicePortTls": port,
+            "webServicePortTls": web_port,
             "tlsCertificateFilePath": identity.certificate,
             "tlsKeyFilePath": identity.key,
             "tlsTrustCertsFilePath": ca.path,
@@ -41,7 +43,7 @@ def running(identity: Identity, ca: Authority, **settings: str) -> Iterator[Clus
             **settings,
         }
         broker = resources.enter_context(apache.ApacheBroker(overrides))
-        yield Cluster(broker, port)
+        yield Cluster(broker, port, web_port)
 
 
 @pytest.fixture(scope="module")
@@ -91,22 +93,54 @@ def test_what_goes_in_over_tls_comes_out(
     subscription.close()
 
 
+def test_looked_up_over_https(
+    cluster: Cluster, ca: Authority, topic: str, subscribe: Callable[[str], Subscription]
+) -> None:
+    subscription = subscribe(topic)
+    for url in (cluster.web_url, cluster.web_url.replace("127.0.0.1", "localhost")):
+        with (
+            Client(url, tls_trust_certs_file_path=ca.path) as client,
+            client.create_producer(topic) as producer,
+        ):
+            producer.send(b"x")
+    assert [message.data for message in subscription.read_all(2)] == [b"x"] * 2
+    subscription.close()
+
+
+def test_https_and_http_mixed_up(cluster: Cluster, ca: Authority, topic: str) -> None:
+    with (
+        Client(cluster.web_url.replace("https", "http"), operation_timeout_seconds=0.5) as client,
+        pytest.raises(ConnectError, match="a TLS port needs https://"),
+    ):
+        client.create_producer(topic)
+    with (
+        Client(
+            cluster.broker.admin_url.replace("http", "https"),
+            tls_trust_certs_file_path=ca.path,
+            operation_timeout_seconds=0.5,
+        ) as client,
+        pytest.raises(ConnectError, match=r"with https:// .*8443.* A plain one needs .*http://"),
+    ):
+        client.create_producer(topic)
+
+
 def test_the_plain_port_stays_plain(cluster: Cluster, topic: str) -> None:
     with Client(cluster.broker.service_url) as client, client.create_producer(topic) as producer:
         producer.send(b"x")
 
 
 def test_a_foreign_authority(cluster: Cluster, other: Authority, topic: str) -> None:
-    with (
-        Client(cluster.url, tls_trust_certs_file_path=other.path) as client,
-        pytest.raises(ConnectError, match=r"no issuer among .*other"),
-    ):
-        client.create_producer(topic)
-    with (
-        Client(cluster.url, tls_allow_insecure_connection=True) as client,
-        client.create_producer(topic) as producer,
-    ):
-        producer.send(b"x")
+    for url in (cluster.url, cluster.web_url):
+        with (
+            Client(url, tls_trust_certs_file_path=other.path) as client,
+            pytest.raises(ConnectError, match=r"no issuer among .*other"),
+        ):
+            client.create_producer(topic)
+        with (
+            Client(url, tls_allow_insecure_connection=True) as client,
+            client.create_producer(topic) as producer,
+        ):
+            producer.send(b"x")
 
 
 def test_tls_and_plain_mixed_up(cluster: Cluster, ca: Authority, topic: str) -> None:
@@ -139,23 +173,23 @@ def strict_cluster(folder: Path, ca: Authority) -> Iterator[Cluster]:
 
 def test_mutual_tls(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
     app = ca.issue("app")
-    with (
-        Client(
-            strict_cluster.url, tls_trust_certs_file_path=ca.path, tls_validate_hostname=False, **app.options
-        ) as client,
-        client.create_producer(topic) as producer,
-    ):
-        producer.send(b"x")
+    for url in (strict_cluster.url, strict_cluster.web_url):
+        with (
+            Client(
+                url, tls_trust_certs_file_path=ca.path, tls_validate_hostname=False, **app.options
+            ) as client,
+            client.create_producer(topic) as producer,
+        ):
+            producer.send(b"x")
 
 
 def assert_refused(cluster: Cluster, ca: Authority, topic: str, says: str, **options: Any) -> None:
-    with (
-        Client(
-            cluster.url, tls_trust_certs_file_path=ca.path, operation_timeout_seconds=1, **options
-        ) as client,
-        pytest.raises(ConnectError, match=says),
-    ):
-        client.create_producer(topic)
+    for url in (cluster.url, cluster.web_url):
+        with (
+            Client(url, tls_trust_certs_file_path=ca.path, operation_timeout_seconds=1, **options) as client,
+            pytest.raises(ConnectError, match=says),
+        ):
+            client.create_producer(topic)
 
 
 def test_a_wrong_name(strict_cluster: Cluster, ca: Authority, topic: str) -> None:
