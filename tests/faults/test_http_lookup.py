@@ -104,10 +104,15 @@ def test_a_reconnect_asks_again(broker: ScriptedBroker, web: ScriptedHttp, make_
     assert web.targets == [ASK_PARTITIONS, LOOK_UP, LOOK_UP]
 
 
-def test_partitions(web: ScriptedHttp, make_client: MakeClient) -> None:
-    web.script = lambda target: answer(200, {"partitions": 3})
-    with refuses(NotImplementedError, "has 3 partitions"):
-        make_client(web.url).create_producer("t")
+def test_partitions(broker: ScriptedBroker, web: ScriptedHttp, make_client: MakeClient) -> None:
+    usual = web.script
+    web.script = lambda target: answer(200, {"partitions": 3}) if "/admin/" in target else usual(target)
+    client = make_client(web.url)
+    assert client.get_topic_partitions("t") == [
+        f"persistent://public/default/t-partition-{number}" for number in range(3)
+    ]
+    client.create_producer("t").send(b"x")
+    assert len(broker.got(BaseCommand.PRODUCER)) == 3
 
 
 def test_an_answer_in_chunks(web: ScriptedHttp, make_client: MakeClient) -> None:
