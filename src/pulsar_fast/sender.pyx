@@ -161,11 +161,14 @@ cdef class Sender:
         """
         if callback is not None and not callable(callback):
             raise TypeError(f"callback must be callable or None, not {type(callback).__name__}")
-        cdef Sender sender = self.choose(
-            content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-            disable_replication, event_timestamp, deliver_at, deliver_after,
-        )
-        cdef size_t wanted = sender.offer(
+        cdef Sender sender = self
+        cdef size_t wanted
+        if self._router is not None:
+            sender = self.choose(
+                content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+                disable_replication, event_timestamp, deliver_at, deliver_after,
+            )
+        wanted = sender.offer(
             None, callback, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
             disable_replication, event_timestamp, deliver_at, deliver_after,
         )
@@ -175,7 +178,7 @@ cdef class Sender:
                 replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
             )
 
-    cdef inline Sender choose(
+    cdef Sender choose(
         self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after
     ):
