@@ -129,6 +129,9 @@ class Client:
         batching_enabled: by default on, with only messages of one key in a batch as soon as keys are given; True
             batches all of them; False sends each message on its own. batching_max_messages,
             batching_max_allowed_size_in_bytes (bytes), batching_max_publish_delay_ms (ms): what ends a batch.
+        access_mode: `Shared`; `Exclusive` (refused with `ProducerBusy` or `ProducerFenced` while there are others),
+            `WaitForExclusive` (waits for its turn as long as it takes), `ExclusiveWithFencing` (the others end with
+            `ProducerFenced`). One that has lost its exclusive access ends with `ProducerFenced`.
         properties: of the producer, dict of str to str.
         message_routing_mode: where messages without a key go on a topic with partitions: to each in turn (with the
             batches), or to one, chosen at random. message_router: `(message, partitions) -> int` instead, for all

@@ -95,12 +95,15 @@ class ClientCore:
         for producer in self._producers:
             producer.on_reached(address)
 
-    async def retried(self, what: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Attempt again, with back-off, what a retry can mend, until the operation timeout.
+    async def retried(
+        self, what: str, attempt: Callable[[], Awaitable[_T]], *, without_end: bool = False
+    ) -> _T:
+        """Attempt again, with back-off, what a retry can mend, until the operation timeout, or without end.
 
         Raises what it cannot mend at once, and the last error when the time is up.
         """
         timeout = self.options.operation_timeout_seconds
+        how_long = "until it works" if without_end else f"for {timeout:g} s"
         backoff = Backoff(self.options.initial_backoff_interval_ms, self.options.max_backoff_interval_ms)
         failure: PulsarException | None = None
 
@@ -113,12 +116,12 @@ class ClientCore:
                     if not error.retriable:
                         raise
                     if failure is None:
-                        self.logger.warning("%s: %s; trying again for %g s", what, error.message, timeout)
+                        self.logger.warning("%s: %s; trying again %s", what, error.message, how_long)
                     failure = error
                 await asyncio.sleep(backoff.next())
 
         try:
-            return await within(timeout, until_it_works())
+            return await within(None if without_end else timeout, until_it_works())
         except TimeIsUp:
             if failure is None:
                 raise Timeout(f"{what}: {self.cluster.lookup} gave no answer within {timeout:g} s") from None

@@ -176,9 +176,13 @@ class Connection(Channel):
         if self.lost is not None:
             on_reply(self.lost)
             return
-        self._replies[request_id] = on_reply
+        self.expect(request_id, on_reply)
         self._used_at = self._now_ns()
         self.send(command)
+
+    def expect(self, request_id: int, on_reply: _Reply) -> None:
+        """There is an answer to come, the first one or another one; `forget` ends that."""
+        self._replies[request_id] = on_reply
 
     async def ask(self, request_id: int, command: BaseCommand) -> BaseCommand:
         """Send a command and wait for its answer, at most the operation timeout."""

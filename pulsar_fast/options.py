@@ -117,10 +117,15 @@ def _ssl_context(name: str, value: object) -> None:
         raise _type_error(name, "an ssl.SSLContext", value)
 
 
-def _is_default(value: object, default: object) -> bool:
-    """Whether an argument is at its default; the official client's own enumerations are taken for ours."""
+def _our_enumeration(value: object, default: object) -> object:
+    """Of the official client's enumerations, our member of that name; anything else as it is."""
     if isinstance(default, NamedInt) and type(value).__name__ == type(default).__name__:
-        return getattr(value, "name", None) == default.name
+        return getattr(type(default), getattr(value, "name", ""), value)
+    return value
+
+
+def _is_default(value: object, default: object) -> bool:
+    value = _our_enumeration(value, default)
     return type(value) is type(default) and value == default  # 0 and False are not each other
 
 
@@ -150,9 +155,10 @@ class _Options:
         Raises TypeError for an unknown argument or a value of the wrong type, ValueError for one out of
         range, and NotImplementedError for an argument that is not supported yet and not at its default.
         """
-        known = {option.name for option in fields(cls)}
+        known = {option.name: option.default for option in fields(cls)}
         for name, value in arguments.items():
             if name in known:
+                arguments[name] = _our_enumeration(value, known[name])
                 continue
             if name not in cls._UNSUPPORTED:
                 raise TypeError(f"unexpected argument {name!r}")
@@ -270,6 +276,10 @@ class ProducerOptions(_Options):
     """A batch of so many bytes is sent at once."""
     batching_max_publish_delay_ms: int = field(default=10, metadata=_checked_by(_integer(0)))
     """How long a batch waits for further messages."""
+    access_mode: ProducerAccessMode = field(
+        default=ProducerAccessMode.Shared, metadata=_checked_by(_one_of(ProducerAccessMode))
+    )
+    """Whether others may produce to the topic meanwhile, and what happens if somebody does."""
     properties: dict[str, str] | None = field(default=None, metadata=_checked_by(_or_none(_properties)))
     """Shown by the broker in the topic's statistics."""
 
@@ -290,7 +300,7 @@ class ProducerOptions(_Options):
     """What finds the partition of a key."""
     lazy_start_partitioned_producers: bool = field(default=False, metadata=_checked_by(_boolean))
     """Whether partitions are registered with their first message (not with a `producer_name`, whose last sequence
-    ids have to be known before)."""
+    ids have to be known before, nor with an access mode other than `Shared`)."""
     partitions_update_interval_seconds: float | None = field(
         default=60, metadata=_checked_by(_or_none(_seconds))
     )
@@ -303,7 +313,6 @@ class ProducerOptions(_Options):
         "batching_type": BatchingType.Default,
         "encryption_key": None,
         "crypto_key_reader": None,
-        "access_mode": ProducerAccessMode.Shared,
     }
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ._core import LatencyHistogram, Router, Sender
-from .enums import PartitionsRoutingMode
+from .enums import PartitionsRoutingMode, ProducerAccessMode
 from .exceptions import AlreadyClosed, PulsarException
 from .options import ProducerOptions
 from .stats import ProducerStats
@@ -41,7 +41,11 @@ class PartitionedProducer:
         self._client = client
         self._options = replace(options, max_pending_messages=_limit_of_one(options, partitions))
         self._make_sender = make_sender
-        self._lazy = options.lazy_start_partitioned_producers and options.producer_name is None
+        self._lazy = (
+            options.lazy_start_partitioned_producers
+            and options.producer_name is None
+            and options.access_mode is ProducerAccessMode.Shared
+        )
         self._polling: asyncio.Task[None] | None = None
         self._partitions = [self._new_partition(index) for index in range(partitions)]
         self._first = random.randrange(partitions)

@@ -11,6 +11,7 @@ from ._core import Accumulator, LatencyHistogram, PendingQueue, Registration, fr
 from .backoff import Backoff
 from .bounds import TimeIsUp, ended, within
 from .connection import BrokerAddress, Connection
+from .enums import ProducerAccessMode
 from .exceptions import (
     AlreadyClosed,
     ChecksumError,
@@ -64,10 +65,12 @@ class _Attempt:
     def __init__(self, connection: Connection, request_id: int) -> None:
         self.connection = connection
         self.request_id = request_id
-        self.answered = False  # by the broker, well or badly
+        self.answered = False  # by the broker, well or badly, for good
+        self.heard = asyncio.Event()  # anything of it
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(self, error: PulsarException) -> None:
+        self.heard.set()
         if not self.ended.done():
             self.ended.set_exception(error)
             self.ended.exception()  # seen, also if the attempt has been cancelled
@@ -254,7 +257,10 @@ class TopicProducer:
         self._start_reconnect()
 
     async def _connect_first(self) -> None:
-        await self._client.retried(f"creating a producer on {self.topic.full}", self._try_once)
+        waits = self._options.access_mode is ProducerAccessMode.WaitForExclusive
+        await self._client.retried(
+            f"creating a producer on {self.topic.full}", self._try_once, without_end=waits
+        )
 
     async def _reconnect(self) -> None:
         """Until there is a live registration again; only prepares, and ends in a handoff."""
@@ -323,7 +329,8 @@ class TopicProducer:
         attempt = self._register(connection)
         timeout = self._client.options.operation_timeout_seconds
         try:
-            await within(timeout, attempt.ended)
+            await within(timeout, attempt.heard.wait())
+            await attempt.ended
         except TimeIsUp:
             raise Timeout(
                 f"{connection.address} did not answer a Producer command within {timeout:g} s"
@@ -350,6 +357,8 @@ class TopicProducer:
         producer.user_provided_producer_name = self._options.producer_name is not None
         if self.producer_name:
             producer.producer_name = self.producer_name
+        if self._options.access_mode is not ProducerAccessMode.Shared:
+            producer.producer_access_mode = self._options.access_mode  # type: ignore[assignment]
         if self._topic_epoch is not None:
             producer.topic_epoch = self._topic_epoch
         for key, value in (self._options.properties or {}).items():
@@ -360,6 +369,11 @@ class TopicProducer:
 
     def _on_reply(self, attempt: _Attempt, reply: BaseCommand | PulsarException) -> None:
         """Inside the dispatch of the answer: what comes behind it finds the registration in place."""
+        attempt.heard.set()
+        if not isinstance(reply, PulsarException) and not reply.producer_success.producer_ready:
+            # In the queue for exclusive access: another answer follows, when the others have gone.
+            attempt.connection.expect(attempt.request_id, lambda again: self._on_reply(attempt, again))
+            return
         attempt.answered = True
         if isinstance(reply, PulsarException):
             attempt.fail(reply)

@@ -171,7 +171,15 @@ def partitions(frame: Frame, count: int = 0) -> bytes:
     return encode(command)
 
 
-def registered(frame: Frame, name: str, last_id: int = -1, schema_version: bytes = b"") -> bytes:
+def registered(
+    frame: Frame,
+    name: str,
+    last_id: int = -1,
+    schema_version: bytes = b"",
+    *,
+    ready: bool = True,
+    topic_epoch: int | None = None,
+) -> bytes:
     """`ProducerSuccess`."""
     command = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
     success = command.producer_success
@@ -179,6 +187,10 @@ def registered(frame: Frame, name: str, last_id: int = -1, schema_version: bytes
     success.producer_name = name
     success.last_sequence_id = last_id
     success.schema_version = schema_version
+    if not ready:
+        success.producer_ready = False
+    if topic_epoch is not None:
+        success.topic_epoch = topic_epoch
     return encode(command)
 
 

@@ -856,7 +856,6 @@ def test_bad_arguments_of_a_client(broker: ScriptedBroker, api: Any, name: str, 
         ("compression_type", pulsar_fast.CompressionType.LZ4),
         ("compression_type", 99),
         ("schema", object()),
-        ("access_mode", pulsar_fast.ProducerAccessMode.Exclusive),
     ],
     ids=ascii,
 )
