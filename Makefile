@@ -35,8 +35,9 @@ demo: build ## ingest a real file into the embedded broker and read every line b
 test: build ## the whole test suite
 	$(BIN)/python -m pytest $(TESTS)
 
-soak: build ## lives (MINUTES=10 of them), figures, and outages of real brokers at length (about 30 minutes more)
+soak: build ## lives (MINUTES=10 of them), tokens, figures, and outages of real brokers at length (about 35 minutes more)
 	$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),10)
+	PULSAR_FAST_TRAFFIC_SECONDS=60 $(BIN)/python -m pytest --timeout=150 -k renewed tests/integration/test_authentication.py
 	$(BIN)/python -m tests.figures
 	$(BIN)/python -m tests.outages --full
 

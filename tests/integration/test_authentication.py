@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -76,6 +77,9 @@ def produce(broker: ApacheBroker) -> Iterator[Produce]:
 def stored(broker: ApacheBroker, name: str) -> int:
     """How many messages the broker has taken on a topic of acme/in."""
     return int(broker.admin.get(f"/persistent/acme/in/{name}/stats")["msgInCounter"])
+
+
+TRAFFIC_SECONDS = float(os.environ.get("PULSAR_FAST_TRAFFIC_SECONDS", "15"))
 
 
 class ShortLived:
@@ -164,7 +168,7 @@ class TestTokens:
     def test_renewed_under_traffic(self, broker: ApacheBroker, produce: Produce) -> None:
         supply = ShortLived()
         producer = produce(AuthenticationToken(supply), "acme/in/renewed")
-        ends, sent = time.monotonic() + 20, 0
+        ends, sent = time.monotonic() + TRAFFIC_SECONDS, 0
         while time.monotonic() < ends:
             producer.send(b"traffic")
             sent += 1
@@ -184,7 +188,7 @@ class TestTokens:
                 broker.service_url, authentication=authentication
             ) as client:
                 producer = await client.create_producer(f"acme/in/asyncio-{is_async}")
-                ends, sent = time.monotonic() + 20, 0
+                ends, sent = time.monotonic() + TRAFFIC_SECONDS, 0
                 while time.monotonic() < ends:
                     await producer.send(b"traffic")
                     sent += 1
