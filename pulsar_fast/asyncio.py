@@ -340,6 +340,8 @@ class Client:
         connections_per_broker: int = 1,
         connection_max_idle_seconds: float | None = 60,
         ssl_context: ssl.SSLContext | None = None,
+        tls_minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2,
+        tls_ciphers: str | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         self._source = ServiceSource(service_url, ClientOptions.from_arguments(**arguments))

@@ -47,6 +47,9 @@ class Client:
     tls_certificate_file_path, tls_private_key_file_path: PEM files of this client's certificate and key (not
         encrypted), read again for each connection.
     ssl_context: an `ssl.SSLContext` to be used as it is, instead of the `tls_` options.
+    tls_minimum_version: the oldest `ssl.TLSVersion` to speak, TLSv1_2 or TLSv1_3. Default TLSv1_2.
+    tls_ciphers: an OpenSSL list of the ciphers to offer for TLS 1.2; those of TLS 1.3 are not affected. Default
+        Python's.
 
     The other arguments are those of the official client. They are accepted with their defaults only, and raise
     `NotImplementedError` otherwise. Raises `ValueError` or `TypeError` naming the argument; connects only when
@@ -79,6 +82,8 @@ class Client:
         connections_per_broker: int = 1,
         connection_max_idle_seconds: float | None = 60,
         ssl_context: ssl.SSLContext | None = None,
+        tls_minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2,
+        tls_ciphers: str | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         options = ClientOptions.from_arguments(**arguments)

@@ -117,6 +117,31 @@ def _ssl_context(name: str, value: object) -> None:
         raise _type_error(name, "an ssl.SSLContext", value)
 
 
+def _tls_version(name: str, value: object) -> None:
+    if not isinstance(value, ssl.TLSVersion):
+        raise _type_error(name, "an ssl.TLSVersion", value)
+    if value not in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        raise ValueError(f"{name} must be ssl.TLSVersion.TLSv1_2 or TLSv1_3, not {value.name}")
+
+
+def _ciphers(name: str, value: str) -> None:
+    _text(name, value)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.set_ciphers(value)
+    except (ssl.SSLError, ValueError):
+        raise ValueError(
+            f"{name} {value!r} selects no cipher: give a list for TLS 1.2 as OpenSSL writes it, such as 'ECDHE+AESGCM'"
+        ) from None
+    for cipher in context.get_ciphers():
+        # With these anybody could answer for the broker, or listen.
+        if cipher["auth"] == "auth-null" or not cipher["strength_bits"]:
+            raise ValueError(
+                f"{name} {value!r} selects {cipher['name']}, which does not authenticate the broker or "
+                "does not encrypt: end the list with :!aNULL:!eNULL"
+            )
+
+
 def _our_enumeration(value: object, default: object) -> object:
     """Of the official client's enumerations, our member of that name; anything else as it is."""
     if isinstance(default, NamedInt) and type(value).__name__ == type(default).__name__:
@@ -210,6 +235,12 @@ class ClientOptions(_Options):
     """PEM file with the certificate of this client, and the CAs between it and one that brokers trust."""
     tls_private_key_file_path: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
     """PEM file with the key to that certificate, not encrypted."""
+    tls_minimum_version: ssl.TLSVersion = field(
+        default=ssl.TLSVersion.TLSv1_2, metadata=_checked_by(_tls_version)
+    )
+    """The oldest version of TLS to speak; 1.2 at least."""
+    tls_ciphers: str | None = field(default=None, metadata=_checked_by(_or_none(_ciphers)))
+    """The ciphers to offer for TLS 1.2, as a list of OpenSSL's; None: Python's choice."""
     ssl_context: ssl.SSLContext | None = field(default=None, metadata=_checked_by(_or_none(_ssl_context)))
     """Used as it is, instead of all `tls_` options."""
 
@@ -236,6 +267,8 @@ class ClientOptions(_Options):
                     raise ValueError(
                         f"{name} and AuthenticationTLS both say what certificate to use: give one"
                     )
+        if self.tls_ciphers is not None and self.tls_minimum_version > ssl.TLSVersion.TLSv1_2:
+            raise ValueError("tls_ciphers is for TLS 1.2, which tls_minimum_version excludes")
         if self.ssl_context is not None:
             for option in fields(self):
                 if option.name.startswith("tls_") and getattr(self, option.name) != option.default:

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import ssl
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 from ._core import Transport, fork_count
@@ -25,6 +26,8 @@ _TLS_ONLY = (
     "tls_certificate_file_path",
     "tls_private_key_file_path",
     "tls_allow_insecure_connection",
+    "tls_minimum_version",
+    "tls_ciphers",
 )
 
 
@@ -38,9 +41,9 @@ def dial_for(url: ServiceUrl, options: ClientOptions) -> Dial:
     """How a client connects. Raises ValueError for TLS options without TLS, and for files that cannot be used."""
     if url.tls:
         return TlsDialer(options)
-    for name in _TLS_ONLY:
-        if getattr(options, name):
-            raise ValueError(f"{name} is for TLS: use a pulsar+ssl:// service URL (or use_tls=True)")
+    for option in fields(options):
+        if option.name in _TLS_ONLY and getattr(options, option.name) != option.default:
+            raise ValueError(f"{option.name} is for TLS: use a pulsar+ssl:// service URL (or use_tls=True)")
     if options.identity is not None:
         raise ValueError("AuthenticationTLS is for TLS: use a pulsar+ssl:// service URL (or use_tls=True)")
     return dial
@@ -304,7 +307,9 @@ def _digest(options: ClientOptions) -> bytes:
 
 def _make_context(options: ClientOptions) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = options.tls_minimum_version
+    if options.tls_ciphers is not None:
+        context.set_ciphers(options.tls_ciphers)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.hostname_checks_common_name = False
     context.check_hostname = options.tls_validate_hostname and not options.tls_allow_insecure_connection
@@ -385,6 +390,8 @@ def _explained(error: BaseException, options: ClientOptions) -> str:
             f"what answers does not speak TLS ({_words(error)}); {_ASK_FOR_PORT} "
             "A plain one needs pulsar:// or http://"
         )
+    if reason == "UNSUPPORTED_PROTOCOL":  # the broker answers with one that is older
+        return f"{_no_common(options)} ({_words(error)})"
     if "ALERT" not in reason:
         return _words(error)
     what = "the certificate of this client" if _has_identity(options) else "a client without a certificate"
@@ -392,12 +399,19 @@ def _explained(error: BaseException, options: ClientOptions) -> str:
         f"the broker refuses {what} ({_words(error)}); give one that it trusts, "
         "in tls_certificate_file_path and tls_private_key_file_path"
     )
-    no_common = "no TLS version (1.2 at least) and cipher that both sides allow"
     if "HANDSHAKE_FAILURE" in reason:  # under TLS 1.2 it means either
-        return f"{no_common}, or {refused}"
+        return f"{_no_common(options)}, or {refused}"
     if "PROTOCOL" in reason or "SECURITY" in reason:
-        return f"{no_common} ({_words(error)})"
+        return f"{_no_common(options)} ({_words(error)})"
     return refused
+
+
+def _no_common(options: ClientOptions) -> str:
+    if options.ssl_context is not None:
+        return "no TLS version and cipher that both ssl_context and the broker allow"
+    least = options.tls_minimum_version.name.removeprefix("TLSv").replace("_", ".")
+    chosen = "" if options.tls_ciphers is None else f" (of tls_ciphers {options.tls_ciphers!r})"
+    return f"no TLS version ({least} at least) and cipher{chosen} that both sides allow"
 
 
 def _has_identity(options: ClientOptions) -> bool:

@@ -1,6 +1,7 @@
 """TLS: whose certificate is accepted, what is said when it is not, and connections that end, stall or dribble."""
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,14 +195,80 @@ def test_a_certificate_that_has_expired(in_front: Front, ca: Authority, make_cli
     assert_refused(make_client(front.url, tls_trust_certs_file_path=ca.path), "expired.*new certificate")
 
 
-def test_no_protocol_in_common(
-    front: TlsFront, server: Identity, ca: Authority, make_client: MakeClient
+@pytest.mark.parametrize(
+    ("options", "version", "ciphers"),
+    [
+        ({}, "TLSv1.3", {"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"}),
+        ({"tls_minimum_version": ssl.TLSVersion.TLSv1_3}, "TLSv1.3", None),
+        ({"tls_ciphers": "ECDHE-ECDSA-AES128-SHA256"}, "TLSv1.2", {"ECDHE-ECDSA-AES128-SHA256"}),
+        ({"tls_ciphers": "ECDHE+CHACHA20"}, "TLSv1.2", {"ECDHE-ECDSA-CHACHA20-POLY1305"}),
+    ],
+    ids=str,
+)
+def test_what_is_negotiated(
+    front: TlsFront,
+    ca: Authority,
+    make_client: MakeClient,
+    options: dict[str, Any],
+    version: str,
+    ciphers: set[str] | None,
 ) -> None:
-    context = ssl.create_default_context(cafile=ca.path)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    front.context.maximum_version = ssl.TLSVersion.TLSv1_2
-    client = make_client(front.url, ssl_context=context, operation_timeout_seconds=0.3)
-    assert_refused(client, r"no TLS version \(1\.2 at least\) and cipher that both sides allow")
+    if version == "TLSv1.2":
+        front.context.maximum_version = ssl.TLSVersion.TLSv1_2
+    make_client(front.url, tls_trust_certs_file_path=ca.path, **options).create_producer("t").send(b"x")
+    (handshake,) = front.handshakes
+    assert handshake.version == version
+    assert ciphers is None or handshake.cipher in ciphers
+
+
+def test_ciphers_do_not_touch_those_of_tls_1_3(
+    front: TlsFront, ca: Authority, make_client: MakeClient
+) -> None:
+    options = {"tls_trust_certs_file_path": ca.path, "tls_ciphers": "ECDHE+AES128"}
+    make_client(front.url, **options).create_producer("t").send(b"x")
+    assert front.handshakes[0].version == "TLSv1.3"
+    assert front.handshakes[0].cipher.startswith("TLS_")
+
+
+@pytest.mark.parametrize(
+    ("newest", "options", "says"),
+    [
+        (ssl.TLSVersion.TLSv1_1, {}, r"\(1\.2 at least\) and cipher that both sides allow"),
+        (
+            ssl.TLSVersion.TLSv1_2,
+            {"tls_minimum_version": ssl.TLSVersion.TLSv1_3},
+            r"\(1\.3 at least\) and cipher that both sides allow",
+        ),
+        (
+            ssl.TLSVersion.TLSv1_2,
+            {"tls_ciphers": "ECDHE-RSA-AES128-SHA256"},  # which no key of this server fits
+            "and cipher \\(of tls_ciphers 'ECDHE-RSA-AES128-SHA256'\\) that both sides allow",
+        ),
+        (ssl.TLSVersion.TLSv1_2, {"ssl_context": None}, "that both ssl_context and the broker allow"),
+    ],
+    ids=["old server", "new client", "ciphers", "ssl_context"],
+)
+def test_no_protocol_in_common(
+    front: TlsFront,
+    ca: Authority,
+    make_client: MakeClient,
+    newest: ssl.TLSVersion,
+    options: dict[str, Any],
+    says: str,
+) -> None:
+    if "ssl_context" in options:
+        options = {"ssl_context": ssl.create_default_context(cafile=ca.path)}
+        options["ssl_context"].minimum_version = ssl.TLSVersion.TLSv1_3
+    else:
+        options = {"tls_trust_certs_file_path": ca.path, **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the old one
+        front.context.set_ciphers("ALL:@SECLEVEL=0")
+        front.context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        front.context.maximum_version = newest
+    client = make_client(front.url, operation_timeout_seconds=0.3, **options)
+    assert_refused(client, f"no TLS with 127.0.0.1:{front.port}: no TLS version .*{says}")
+    assert front.handshakes == []
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -348,6 +416,8 @@ def test_files_that_cannot_be_used(tmp_path: Path, ca: Authority, make_client: M
         {"tls_allow_insecure_connection": True},
         {"tls_certificate_file_path": "/x", "tls_private_key_file_path": "/x"},
         {"ssl_context": ssl.create_default_context()},
+        {"tls_minimum_version": ssl.TLSVersion.TLSv1_3},
+        {"tls_ciphers": "ECDHE+AESGCM"},
         {"authentication": AuthenticationTLS("/x", "/x")},
     ],
     ids=lambda options: next(iter(options)),
@@ -426,7 +496,9 @@ def test_tls_to_a_plain_port(ca: Authority, make_client: MakeClient) -> None:
         broker.stop()  # without a look at the violations: what begins a handshake is no frame
 
 
-def test_tls_to_something_else(make_client: MakeClient) -> None:
+@contextlib.contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """The URL of something that gives the same answer to everybody."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -437,17 +509,30 @@ def test_tls_to_something_else(make_client: MakeClient) -> None:
                     return
                 with sock:
                     sock.recv(4096)
-                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    sock.sendall(data)
 
         thread = threading.Thread(target=answer)
         thread.start()
-        url = f"pulsar+ssl://127.0.0.1:{listener.getsockname()[1]}"
-        client = make_client(url, operation_timeout_seconds=0.3)
         try:
-            assert_refused(client, "what answers does not speak TLS .*pulsar://")
+            yield f"pulsar+ssl://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
+
+
+def test_tls_to_something_else(make_client: MakeClient) -> None:
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url:
+        client = make_client(url, operation_timeout_seconds=0.3)
+        assert_refused(client, "what answers does not speak TLS .*pulsar://")
+
+
+def test_a_server_from_before_tls_1_2(make_client: MakeClient) -> None:
+    """It knows nothing of how newer clients name their versions, and answers with its own, 1.1."""
+    hello = b"\x03\x02" + bytes(32) + b"\x00" + b"\xc0\x13" + b"\x00"
+    message = b"\x02" + len(hello).to_bytes(3, "big") + hello
+    with answering(b"\x16\x03\x02" + len(message).to_bytes(2, "big") + message) as url:
+        client = make_client(url, operation_timeout_seconds=0.3)
+        assert_refused(client, r"no TLS version \(1\.2 at least\) .*\(unsupported protocol\)")
 
 
 def test_a_mute_peer(make_client: MakeClient) -> None:

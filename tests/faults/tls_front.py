@@ -18,6 +18,8 @@ class Handshake:
     server_name: str | None
     resumed: bool
     common_name: str | None  # of its certificate
+    version: str | None  # of TLS, as the ssl module names it
+    cipher: str
 
 
 class TlsFront:
@@ -144,7 +146,10 @@ class _Session:
         subject = dict(pair for (pair,) in (self._tls.getpeercert() or {}).get("subject", ()))
         resumed = bool(self._tls.session_reused)
         name = self._front._names.get(self._tls)
-        self._front.handshakes.append(Handshake(name, resumed, subject.get("commonName")))
+        cipher, _, _ = self._tls.cipher() or ("", "", 0)
+        self._front.handshakes.append(
+            Handshake(name, resumed, subject.get("commonName"), self._tls.version(), cipher)
+        )
         self._tell()
 
     def relay(self, broker: socket.socket) -> None:

@@ -213,11 +213,52 @@ def test_an_ssl_context_excludes_what_it_holds_itself():
         "tls_trust_certs_file_path": "x",
         "tls_allow_insecure_connection": True,
         "tls_validate_hostname": False,
+        "tls_minimum_version": ssl.TLSVersion.TLSv1_3,
+        "tls_ciphers": "ECDHE+AESGCM",
     }.items():
         with pytest.raises(ValueError, match=f"{name} has no effect with ssl_context"):
             ClientOptions.from_arguments(ssl_context=context, **{name: value})
     with pytest.raises(TypeError, match=r"ssl_context must be an ssl\.SSLContext, not str"):
         ClientOptions.from_arguments(ssl_context="x")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_versions_of_tls(version):
+    assert ClientOptions.from_arguments(tls_minimum_version=version).tls_minimum_version is version
+
+
+@pytest.mark.parametrize(
+    "version", sorted({*ssl.TLSVersion} - {ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3})
+)
+def test_other_versions_of_tls(version):
+    says = rf"^tls_minimum_version must be ssl\.TLSVersion\.TLSv1_2 or TLSv1_3, not {version.name}$"
+    with pytest.raises(ValueError, match=says):
+        ClientOptions.from_arguments(tls_minimum_version=version)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_3", 0x0304, ssl.PROTOCOL_TLS_CLIENT, None])
+def test_what_is_no_version_of_tls(version):
+    with pytest.raises(TypeError, match=r"^tls_minimum_version must be an ssl\.TLSVersion"):
+        ClientOptions.from_arguments(tls_minimum_version=version)
+
+
+def test_ciphers():
+    for ciphers in ("ECDHE+AESGCM", "unknown:ECDHE+AESGCM", "DEFAULT", "HIGH:!aNULL:!eNULL"):
+        assert ClientOptions.from_arguments(tls_ciphers=ciphers).tls_ciphers == ciphers
+    for nonsense in ("nonsense", "TLS_AES_128_GCM_SHA256", "a\0b", "é"):
+        with pytest.raises(ValueError, match=r"^tls_ciphers .* selects no cipher.*TLS 1\.2"):
+            ClientOptions.from_arguments(tls_ciphers=nonsense)
+    for open_to_all in ("ALL", "aNULL:@SECLEVEL=0", "ECDHE+AESGCM:eNULL", "NULL-SHA256"):
+        with pytest.raises(
+            ValueError, match=r"^tls_ciphers .* does not authenticate the broker or does not enc"
+        ):
+            ClientOptions.from_arguments(tls_ciphers=open_to_all)
+    with pytest.raises(ValueError, match=r"^tls_ciphers is for TLS 1\.2, which tls_minimum_version excludes"):
+        ClientOptions.from_arguments(tls_ciphers="DEFAULT", tls_minimum_version=ssl.TLSVersion.TLSv1_3)
+    with pytest.raises(ValueError, match=r"^tls_ciphers must not be empty"):
+        ClientOptions.from_arguments(tls_ciphers="")
+    with pytest.raises(TypeError, match=r"^tls_ciphers must be a str, not list"):
+        ClientOptions.from_arguments(tls_ciphers=["DEFAULT"])
 
 
 @pytest.mark.parametrize("value", [{"é": "\0😀", "": ""}, {}, None])
