@@ -13,7 +13,14 @@ from .authentication import (
     AuthenticationToken,
 )
 from .client import Client
-from .enums import BatchingType, CompressionType, HashingScheme, PartitionsRoutingMode, ProducerAccessMode
+from .enums import (
+    BatchingType,
+    CompressionType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProxyProtocol,
+)
 from .exceptions import *  # noqa: F403
 from .producer import Producer
 from .result import Result
@@ -36,6 +43,7 @@ __all__ = [
     "Producer",
     "ProducerAccessMode",
     "ProducerStats",
+    "ProxyProtocol",
     "Result",
     "SendHandle",
     "ServiceInfo",

@@ -22,7 +22,14 @@ from .authentication import (
 )
 from .bounds import TimeIsUp, within
 from .client_core import ClientCore
-from .enums import BatchingType, CompressionType, HashingScheme, PartitionsRoutingMode, ProducerAccessMode
+from .enums import (
+    BatchingType,
+    CompressionType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProxyProtocol,
+)
 from .exceptions import MemoryBufferIsFull, PulsarException, Timeout
 from .message_routing import Message
 from .options import ClientOptions, ProducerOptions
@@ -52,6 +59,7 @@ __all__ = [
     "PartitionsRoutingMode",
     "Producer",
     "ProducerAccessMode",
+    "ProxyProtocol",
     "PulsarException",
     "Result",
     "ServiceInfo",
@@ -342,6 +350,8 @@ class Client:
         ssl_context: ssl.SSLContext | None = None,
         tls_minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2,
         tls_ciphers: str | None = None,
+        proxy_service_url: str | None = None,
+        proxy_protocol: ProxyProtocol | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         self._source = ServiceSource(service_url, ClientOptions.from_arguments(**arguments))

@@ -10,7 +10,14 @@ from typing import Any
 from ._core import fork_count
 from .authentication import Authentication
 from .client_core import ClientCore
-from .enums import BatchingType, CompressionType, HashingScheme, PartitionsRoutingMode, ProducerAccessMode
+from .enums import (
+    BatchingType,
+    CompressionType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProxyProtocol,
+)
 from .loop_thread import LoopThread, on_loop
 from .message_routing import Message
 from .options import ClientOptions, ProducerOptions
@@ -50,6 +57,9 @@ class Client:
     tls_minimum_version: the oldest `ssl.TLSVersion` to speak, TLSv1_2 or TLSv1_3. Default TLSv1_2.
     tls_ciphers: an OpenSSL list of the ciphers to offer for TLS 1.2; those of TLS 1.3 are not affected. Default
         Python's.
+    proxy_service_url, proxy_protocol: `pulsar+ssl://host:port` of a proxy that passes TLS on to the broker of the name
+        in its SNI, and `ProxyProtocol.SNI`: every connection dials that proxy, and verifies the broker. Needs TLS,
+        look-ups over the binary protocol, and brokers with names.
 
     The other arguments are those of the official client. They are accepted with their defaults only, and raise
     `NotImplementedError` otherwise. Raises `ValueError` or `TypeError` naming the argument; connects only when
@@ -84,6 +94,8 @@ class Client:
         ssl_context: ssl.SSLContext | None = None,
         tls_minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2,
         tls_ciphers: str | None = None,
+        proxy_service_url: str | None = None,
+        proxy_protocol: ProxyProtocol | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "service_url")}
         options = ClientOptions.from_arguments(**arguments)

@@ -1,4 +1,4 @@
-"""The enumerations of `create_producer()`, with the names and values of the official client."""
+"""The enumerations among the arguments of clients and producers, with the names and values of the official client."""
 
 from enum import IntEnum
 
@@ -9,6 +9,7 @@ __all__ = [
     "NamedInt",
     "PartitionsRoutingMode",
     "ProducerAccessMode",
+    "ProxyProtocol",
 ]
 
 
@@ -62,3 +63,9 @@ class ProducerAccessMode(NamedInt):
     Exclusive = 1
     WaitForExclusive = 2
     ExclusiveWithFencing = 3
+
+
+class ProxyProtocol(NamedInt):
+    """How a proxy learns which broker is meant (as in the official clients of Java and C++)."""
+
+    SNI = 0

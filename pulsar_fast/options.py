@@ -18,8 +18,10 @@ from .enums import (
     NamedInt,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProxyProtocol,
 )
 from .message_routing import Message, router_of
+from .service_url import ServiceUrl
 
 __all__ = ["ClientOptions", "ProducerOptions"]
 
@@ -142,6 +144,12 @@ def _ciphers(name: str, value: str) -> None:
             )
 
 
+def _proxy_url(name: str, value: str) -> None:
+    url = ServiceUrl.parse(value, name)
+    if url.scheme != "pulsar+ssl" or len(url.hosts) > 1:
+        raise ValueError(f"{name} {value!r} must be that of one proxy, pulsar+ssl://host:port")
+
+
 def _our_enumeration(value: object, default: object) -> object:
     """Of the official client's enumerations, our member of that name; anything else as it is."""
     if isinstance(default, NamedInt) and type(value).__name__ == type(default).__name__:
@@ -241,6 +249,12 @@ class ClientOptions(_Options):
     """The oldest version of TLS to speak; 1.2 at least."""
     tls_ciphers: str | None = field(default=None, metadata=_checked_by(_or_none(_ciphers)))
     """The ciphers to offer for TLS 1.2, as a list of OpenSSL's; None: Python's choice."""
+    proxy_service_url: str | None = field(default=None, metadata=_checked_by(_or_none(_proxy_url)))
+    """Where every connection goes instead of the broker that is meant, `pulsar+ssl://host:port`."""
+    proxy_protocol: ProxyProtocol | None = field(
+        default=None, metadata=_checked_by(_or_none(_one_of(ProxyProtocol)))
+    )
+    """How that proxy learns which broker is meant."""
     ssl_context: ssl.SSLContext | None = field(default=None, metadata=_checked_by(_or_none(_ssl_context)))
     """Used as it is, instead of all `tls_` options."""
 
@@ -261,6 +275,8 @@ class ClientOptions(_Options):
             )
         if (self.tls_certificate_file_path is None) != (self.tls_private_key_file_path is None):
             raise ValueError("tls_certificate_file_path and tls_private_key_file_path go together")
+        if (self.proxy_service_url is None) != (self.proxy_protocol is None):
+            raise ValueError("proxy_service_url and proxy_protocol go together")
         if isinstance(self.authentication, AuthenticationTLS):
             for name in ("tls_certificate_file_path", "ssl_context"):
                 if getattr(self, name) is not None:
@@ -282,6 +298,11 @@ class ClientOptions(_Options):
         if self.tls_certificate_file_path is None or self.tls_private_key_file_path is None:
             return None
         return self.tls_certificate_file_path, self.tls_private_key_file_path
+
+    @property
+    def proxy(self) -> tuple[str, int] | None:
+        """Host and port of the proxy to dial in place of brokers."""
+        return None if self.proxy_service_url is None else ServiceUrl.parse(self.proxy_service_url).hosts[0]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import hashlib
 import ssl
 from collections.abc import Callable
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 
 from ._core import Transport, fork_count
 from .bounds import TimeIsUp, within
 from .dialer import Dial, dial, host_and_port
 from .exceptions import ConnectError
+from .hosts import Host
 from .options import ClientOptions
 from .service_url import ServiceUrl
 
@@ -28,6 +30,7 @@ _TLS_ONLY = (
     "tls_allow_insecure_connection",
     "tls_minimum_version",
     "tls_ciphers",
+    "proxy_service_url",
 )
 
 
@@ -38,15 +41,47 @@ class PeerNotTrusted(ConnectError):
 
 
 def dial_for(url: ServiceUrl, options: ClientOptions) -> Dial:
-    """How a client connects. Raises ValueError for TLS options without TLS, and for files that cannot be used."""
+    """How a client connects. Raises ValueError for options that do not go with the URL, and for unusable files."""
     if url.tls:
-        return TlsDialer(options)
+        return TlsDialer(options, dial if options.proxy is None else _dial_through(options.proxy, url))
     for option in fields(options):
         if option.name in _TLS_ONLY and getattr(options, option.name) != option.default:
             raise ValueError(f"{option.name} is for TLS: use a pulsar+ssl:// service URL (or use_tls=True)")
     if options.identity is not None:
         raise ValueError("AuthenticationTLS is for TLS: use a pulsar+ssl:// service URL (or use_tls=True)")
     return dial
+
+
+def _dial_through(proxy: Host, url: ServiceUrl) -> Dial:
+    """Dials the proxy, whichever broker is meant: the name in the TLS handshake tells it."""
+    if url.is_http:
+        raise ValueError(
+            "proxy_service_url needs a pulsar+ssl:// service URL: HTTP does not go through the proxy"
+        )
+    for host, _ in url.hosts:
+        if _is_address(host):
+            raise ValueError(
+                f"proxy_service_url needs names in service_url: SNI carries no address, such as {host}"
+            )
+
+    async def dial_proxy(host: str, port: int, timeout: float) -> Transport:
+        broker = host_and_port((host, port))
+        if _is_address(host):
+            raise ConnectError(f"the proxy cannot be told of {broker}: SNI carries no address, only a name")
+        try:
+            return await dial(*proxy, timeout)
+        except ConnectError as error:
+            raise ConnectError(f"no way to {broker} through the proxy: {error.message}") from error
+
+    return dial_proxy
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class TlsDialer:
@@ -67,13 +102,17 @@ class TlsDialer:
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         where = host_and_port((host, port))
+        if self._options.proxy is not None:
+            where += f" through the proxy {host_and_port(self._options.proxy)}"
         below = await self._dial(host, port, timeout)
         try:
             transport = self._over(below, host, port)
             await within(ends - loop.time(), transport.shake_hands())
         except TimeIsUp:
             below.close()
-            raise ConnectError(f"no TLS with {where} within {timeout:g} s; {_ASK_FOR_PORT}") from None
+            raise ConnectError(
+                f"no TLS with {where} within {timeout:g} s; {_question(self._options)}"
+            ) from None
         except (OSError, ValueError) as error:
             below.close()
             kind = PeerNotTrusted if isinstance(error, ssl.SSLCertVerificationError) else ConnectError
@@ -366,7 +405,6 @@ def _words(error: BaseException) -> str:
     return reason.replace("_", " ").lower() if reason else str(getattr(error, "strerror", None) or error)
 
 
-_ASK_FOR_PORT = "is it the broker's TLS port (6651 by default), with https:// its web one (8443)?"
 _NOT_TLS = {
     "WRONG_VERSION_NUMBER",
     "UNKNOWN_PROTOCOL",
@@ -384,14 +422,14 @@ def _explained(error: BaseException, options: ClientOptions) -> str:
         return _distrust(error, options)
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, (ssl.SSLEOFError, ConnectionError)):
-        return f"the peer broke off the handshake ({_words(error)}); {_ASK_FOR_PORT}"
+        return f"the peer broke off the handshake ({_words(error)}); {_question(options)}"
     if reason in _NOT_TLS:
-        return (
-            f"what answers does not speak TLS ({_words(error)}); {_ASK_FOR_PORT} "
-            "A plain one needs pulsar:// or http://"
-        )
+        plain = "" if options.proxy else " A plain one needs pulsar:// or http://"
+        return f"what answers does not speak TLS ({_words(error)}); {_question(options)}{plain}"
     if reason == "UNSUPPORTED_PROTOCOL":  # the broker answers with one that is older
         return f"{_no_common(options)} ({_words(error)})"
+    if "UNRECOGNIZED_NAME" in reason:
+        return f"nobody there goes by that name ({_words(error)}); {_question(options)}"
     if "ALERT" not in reason:
         return _words(error)
     what = "the certificate of this client" if _has_identity(options) else "a client without a certificate"
@@ -404,6 +442,12 @@ def _explained(error: BaseException, options: ClientOptions) -> str:
     if "PROTOCOL" in reason or "SECURITY" in reason:
         return f"{_no_common(options)} ({_words(error)})"
     return refused
+
+
+def _question(options: ClientOptions) -> str:
+    if options.proxy is not None:
+        return "does the proxy lead that name to a broker's TLS port?"
+    return "is it the broker's TLS port (6651 by default), with https:// its web one (8443)?"
 
 
 def _no_common(options: ClientOptions) -> str:

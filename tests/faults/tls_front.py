@@ -1,4 +1,4 @@
-"""TLS in front of a plain broker: ends it, relays what is inside, and cuts, stalls or dribbles the ciphertext."""
+"""What stands between clients and brokers: the end of TLS, with its faults, and a proxy that reads names alone."""
 
 import contextlib
 import select
@@ -9,6 +9,9 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+_FrontT = TypeVar("_FrontT", bound="Front")
 
 
 @dataclass(frozen=True)
@@ -22,26 +25,15 @@ class Handshake:
     cipher: str
 
 
-class TlsFront:
-    """Listens at once, on loopback, with a thread for each connection until `stop`. `context` may change meanwhile."""
+class Front:
+    """Listens at once, on loopback, with a thread for each connection until `stop`."""
 
-    def __init__(self, port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> None:
-        self.context = context
-        self.handshakes: list[Handshake] = []
-        self.said_goodbye = 0  # connections that the client ended with close_notify
-        self.failures: list[str] = []  # of handshakes
-        self.bytes_in = 0  # of ciphertext
-        self._broker_port = port
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self._host = host
-        self._cuts: list[int] = []
-        self._piece_size: int | None = None
-        self._flows = threading.Event()
-        self._flows.set()
         self._stopped = False
-        self._names: weakref.WeakKeyDictionary[object, str | None] = weakref.WeakKeyDictionary()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((host, 0))
+        self._listener = socket.create_server((host, port))
         self.port = int(self._listener.getsockname()[1])
         self._start(self._accept)
 
@@ -49,42 +41,23 @@ class TlsFront:
     def url(self) -> str:
         return f"pulsar+ssl://{self._host}:{self.port}"
 
-    def cut_next_connection_after(self, answered: int) -> None:
-        """The next new connection ends after so many bytes of ciphertext to the client."""
-        self._cuts.append(answered)
-
-    def dribble(self, size: int) -> None:
-        """From the next connection on, ciphertext goes to the client in pieces of `size` bytes."""
-        self._piece_size = size
-
-    def stall(self) -> None:
-        """Nothing is read or written any more."""
-        self._flows.clear()
-
-    def go_on(self) -> None:
-        self._flows.set()
-
     def cut_connections(self) -> None:
         for sock in list(self._sockets):
             _end(sock)
 
     def stop(self) -> None:
         self._stopped = True
-        self._flows.set()
         _end(self._listener)
         self.cut_connections()
         for thread in self._threads:
             thread.join()
         self._listener.close()
 
-    def __enter__(self) -> "TlsFront":
+    def __enter__(self: _FrontT) -> _FrontT:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
-
-    def _note_name(self, tls: object, name: str | None, _context: ssl.SSLContext) -> None:
-        self._names[tls] = name
 
     def _start(self, work: Callable[[], None]) -> None:
         self._threads.append(threading.Thread(target=work, name="TLS front", daemon=True))
@@ -101,16 +74,117 @@ class TlsFront:
 
     def _serve(self, client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # so that it is soon full
         with client, contextlib.suppress(OSError):
-            cut = self._cuts.pop(0) if self._cuts else None
-            session = _Session(self, client, cut, self._piece_size)
-            session.shake_hands()
-            with socket.create_connection(("127.0.0.1", self._broker_port)) as broker:
-                broker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets.append(broker)
-                session.relay(broker)
+            self._speak_with(client)
         self._sockets.remove(client)
+
+    def _speak_with(self, client: socket.socket) -> None:
+        """Until the connection ends."""
+        raise NotImplementedError
+
+    def _connect(self, port: int) -> socket.socket:
+        """A connection to what is behind, which ends with this."""
+        behind = socket.create_connection(("127.0.0.1", port))
+        behind.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sockets.append(behind)
+        return behind
+
+
+class TlsFront(Front):
+    """TLS in front of the broker at a port. `context` may change meanwhile."""
+
+    def __init__(self, port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> None:
+        self.context = context
+        self.handshakes: list[Handshake] = []
+        self.said_goodbye = 0  # connections that the client ended with close_notify
+        self.failures: list[str] = []  # of handshakes
+        self.bytes_in = 0  # of ciphertext
+        self._broker_port = port
+        self._cuts: list[int] = []
+        self._piece_size: int | None = None
+        self._flows = threading.Event()
+        self._flows.set()
+        self._names: weakref.WeakKeyDictionary[object, str | None] = weakref.WeakKeyDictionary()
+        super().__init__(host)
+
+    def cut_next_connection_after(self, answered: int) -> None:
+        """The next new connection ends after so many bytes of ciphertext to the client."""
+        self._cuts.append(answered)
+
+    def dribble(self, size: int) -> None:
+        """From the next connection on, ciphertext goes to the client in pieces of `size` bytes."""
+        self._piece_size = size
+
+    def stall(self) -> None:
+        """Nothing is read or written any more."""
+        self._flows.clear()
+
+    def go_on(self) -> None:
+        self._flows.set()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.go_on()
+        super().stop()
+
+    def _note_name(self, tls: object, name: str | None, _context: ssl.SSLContext) -> None:
+        self._names[tls] = name
+
+    def _speak_with(self, client: socket.socket) -> None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # so that it is soon full
+        cut = self._cuts.pop(0) if self._cuts else None
+        session = _Session(self, client, cut, self._piece_size)
+        session.shake_hands()
+        with self._connect(self._broker_port) as broker:
+            session.relay(broker)
+
+
+class SniProxy(Front):
+    """Passes connections on, unread, to the port of the name in their `ClientHello`; others get an alert."""
+
+    def __init__(self, routes: dict[str | None, int], port: int = 0) -> None:
+        self.routes = routes
+        self.names: list[str | None] = []  # of all connections, as they came
+        super().__init__(port=port)
+
+    def _speak_with(self, client: socket.socket) -> None:
+        hello, name, alert = self._read_hello(client)
+        self.names.append(name)
+        if name not in self.routes:
+            client.sendall(alert)
+            return
+        with self._connect(self.routes[name]) as behind:
+            behind.sendall(hello)
+            ways = {client: behind, behind: client}
+            while True:
+                for source in select.select(list(ways), [], [])[0]:
+                    data = source.recv(64 * 1024)
+                    if not data:
+                        return
+                    ways[source].sendall(data)
+
+    def _read_hello(self, client: socket.socket) -> tuple[bytes, str | None, bytes]:
+        """All that came, the name in it, and the alert that no such name is known."""
+        names: list[str | None] = []
+
+        def note(_tls: object, name: str | None, _context: ssl.SSLContext) -> int:
+            names.append(name)
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sni_callback = note  # type: ignore[assignment]
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=True)
+        hello = b""
+        while not names:
+            received = client.recv(64 * 1024)
+            if not received:
+                raise ConnectionError("the client is gone")
+            hello += received
+            incoming.write(received)
+            with contextlib.suppress(ssl.SSLError):
+                tls.do_handshake()
+        return hello, names[0], outgoing.read()
 
 
 class _Session:

@@ -8,11 +8,14 @@ from typing import Any
 import pulsar  # type: ignore[import-untyped]
 import pytest
 
-from pulsar_fast import Client, ConnectError
+from pulsar_fast import Client, ConnectError, ProxyProtocol
 from pulsar_fast.embedded import reserve_port
 from tests.brokers import apache, unavailable
 from tests.brokers.readback import Subscription
 from tests.certificates import Authority, Identity
+from tests.faults.tls_front import SniProxy
+
+BEHIND_PROXY = "broker.invalid"  # a name that leads nowhere
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
@@ -66,7 +69,8 @@ def other(folder: Path) -> Authority:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path, ca: Authority) -> Iterator[Cluster]:
-    with running(ca.issue("server", ("localhost", "127.0.0.1"), file="server"), ca) as cluster:
+    names = ("localhost", "127.0.0.1", BEHIND_PROXY)
+    with running(ca.issue("server", names, file="server"), ca) as cluster:
         yield cluster
 
 
@@ -122,6 +126,23 @@ def test_https_and_http_mixed_up(cluster: Cluster, ca: Authority, topic: str) ->
         pytest.raises(ConnectError, match=r"with https:// .*8443.* A plain one needs .*http://"),
     ):
         client.create_producer(topic)
+
+
+def test_through_an_sni_proxy(
+    cluster: Cluster, ca: Authority, topic: str, subscribe: Callable[[str], Subscription]
+) -> None:
+    subscription = subscribe(topic)
+    with SniProxy({BEHIND_PROXY: cluster.port}) as proxy:
+        options = {"proxy_service_url": proxy.url, "proxy_protocol": ProxyProtocol.SNI}
+        url = f"pulsar+ssl://{BEHIND_PROXY}"
+        with Client(url, tls_trust_certs_file_path=ca.path, **options) as client:
+            producer = client.create_producer(topic)
+            producer.send(b"before")
+            proxy.cut_connections()
+            producer.send(b"behind")
+        assert set(proxy.names) == {BEHIND_PROXY}
+    assert [message.data for message in subscription.read_all()] == [b"before", b"behind"]
+    subscription.close()
 
 
 def test_the_plain_port_stays_plain(cluster: Cluster, topic: str) -> None:

@@ -9,7 +9,13 @@ import pulsar.asyncio
 import pytest
 
 from pulsar_fast.authentication import AuthenticationTLS
-from pulsar_fast.enums import BatchingType, CompressionType, PartitionsRoutingMode, ProducerAccessMode
+from pulsar_fast.enums import (
+    BatchingType,
+    CompressionType,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProxyProtocol,
+)
 from pulsar_fast.options import ClientOptions, ProducerOptions
 
 SIGNATURES = [
@@ -259,6 +265,29 @@ def test_ciphers():
         ClientOptions.from_arguments(tls_ciphers="")
     with pytest.raises(TypeError, match=r"^tls_ciphers must be a str, not list"):
         ClientOptions.from_arguments(tls_ciphers=["DEFAULT"])
+
+
+def test_a_proxy():
+    both = {"proxy_service_url": "pulsar+ssl://proxy.example:4443", "proxy_protocol": ProxyProtocol.SNI}
+    assert ClientOptions.from_arguments(**both).proxy == ("proxy.example", 4443)
+    assert ClientOptions().proxy is None
+    for name, value in both.items():
+        with pytest.raises(ValueError, match=r"^proxy_service_url and proxy_protocol go together"):
+            ClientOptions(**{name: value})
+    for url in ("pulsar://p:1", "http://p:1", "pulsar+ssl://p:1,q:1"):
+        with pytest.raises(
+            ValueError, match=r"^proxy_service_url .* must be that of one proxy, pulsar\+ssl://host:"
+        ):
+            ClientOptions(**{**both, "proxy_service_url": url})
+    for url in ("", "proxy.example:4443", "pulsar+ssl://user:secret@p:1", "pulsar+ssl://p:0"):
+        with pytest.raises(ValueError, match=r"^proxy_service_url ") as caught:
+            ClientOptions(**{**both, "proxy_service_url": url})
+        assert "secret" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"^proxy_service_url must be a str"):
+        ClientOptions(**{**both, "proxy_service_url": ("p", 1)})
+    for protocol in (0, "SNI"):
+        with pytest.raises(TypeError, match=r"^proxy_protocol must be a pulsar_fast\.ProxyProtocol"):
+            ClientOptions(**{**both, "proxy_protocol": protocol})
 
 
 @pytest.mark.parametrize("value", [{"é": "\0😀", "": ""}, {}, None])
