@@ -1,5 +1,7 @@
 """TLS with Apache Pulsar: certificates of brokers and of clients, the right ones and the wrong ones."""
 
+import base64
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,9 +10,19 @@ from typing import Any
 import pulsar  # type: ignore[import-untyped]
 import pytest
 
-from pulsar_fast import Client, ConnectError, ProxyProtocol
+from pulsar_fast import (
+    Authentication,
+    AuthenticationError,
+    AuthenticationTLS,
+    AuthorizationError,
+    Client,
+    ConnectError,
+    ProxyProtocol,
+)
 from pulsar_fast.embedded import reserve_port
 from tests.brokers import apache, unavailable
+from tests.brokers.admin import Login
+from tests.brokers.jwt import token_of
 from tests.brokers.readback import Subscription
 from tests.certificates import Authority, Identity
 from tests.faults.tls_front import SniProxy
@@ -31,7 +43,9 @@ class Cluster:
 
 
 @contextmanager
-def running(identity: Identity, ca: Authority, **settings: str) -> Iterator[Cluster]:
+def running(
+    identity: Identity, ca: Authority, login: Login | None = None, **settings: str
+) -> Iterator[Cluster]:
     if (reason := apache.available()) is not None:
         unavailable(reason)
     with ExitStack() as resources:
@@ -45,7 +59,7 @@ def running(identity: Identity, ca: Authority, **settings: str) -> Iterator[Clus
             "brokerClientTrustCertsFilePath": ca.path,
             **settings,
         }
-        broker = resources.enter_context(apache.ApacheBroker(overrides))
+        broker = resources.enter_context(apache.ApacheBroker(overrides, login))
         yield Cluster(broker, port, web_port)
 
 
@@ -228,3 +242,85 @@ def test_a_strangers_certificate(
 ) -> None:
     options = {"tls_validate_hostname": False, **other.issue("stranger").options}
     assert_refused(strict_cluster, ca, topic, "refuses the certificate of this client", **options)
+
+
+# --- certificates of clients that say who they are
+
+
+@pytest.fixture(scope="module")
+def guarded_cluster(folder: Path, ca: Authority) -> Iterator[Cluster]:
+    """Lets in who shows a certificate; the role `writer` may produce in acme/in. (The tests themselves use a token.)"""
+    server = ca.issue("server", ("127.0.0.1", BEHIND_PROXY), file="guarded")
+    key = secrets.token_bytes(32)
+    admin = token_of(key, "admin")
+    provider = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
+    with running(
+        server,
+        ca,
+        Login("token", admin),
+        authenticationEnabled="true",
+        authenticationProviders=f"{provider}Tls,{provider}Token",
+        tokenSecretKey=f"data:;base64,{base64.b64encode(key).decode()}",
+        brokerClientAuthenticationPlugin="org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        brokerClientAuthenticationParameters=f"token:{admin}",
+        authorizationEnabled="true",
+        superUserRoles="admin",
+    ) as cluster:
+        cluster.broker.admin.put("/tenants/acme", {"allowedClusters": ["standalone"]})
+        cluster.broker.admin.put("/namespaces/acme/in")
+        cluster.broker.admin.post("/namespaces/acme/in/permissions/writer", ["produce"])
+        yield cluster
+
+
+def by_certificate(ca: Authority, role: str) -> AuthenticationTLS:
+    identity = ca.issue(role)
+    return AuthenticationTLS(identity.certificate, identity.key)
+
+
+def test_a_permitted_role(guarded_cluster: Cluster, ca: Authority) -> None:
+    """Through a proxy that passes TLS on, so that it is the client's certificate that the broker sees."""
+    with SniProxy({BEHIND_PROXY: guarded_cluster.port}) as proxy:
+        options = {
+            "authentication": by_certificate(ca, "writer"),
+            "tls_trust_certs_file_path": ca.path,
+            "proxy_service_url": proxy.url,
+            "proxy_protocol": ProxyProtocol.SNI,
+        }
+        with (
+            Client(f"pulsar+ssl://{BEHIND_PROXY}", **options) as client,
+            client.create_producer("acme/in/t") as producer,
+        ):
+            producer.send(b"x")
+            proxy.cut_connections()
+            producer.send(b"says again who it is")
+            stats = guarded_cluster.broker.admin.get("/persistent/acme/in/t/stats")
+            assert stats["msgInCounter"] == 2
+            assert producer.stats().reconnects == 1
+
+
+@pytest.mark.parametrize(("role", "topic"), [("reader", "acme/in/t"), ("writer", "public/default/t")])
+def test_a_role_without_permission(guarded_cluster: Cluster, ca: Authority, role: str, topic: str) -> None:
+    options = {"authentication": by_certificate(ca, role), "tls_trust_certs_file_path": ca.path}
+    with Client(guarded_cluster.url, **options) as client, pytest.raises(AuthorizationError):
+        client.create_producer(topic)
+
+
+class NothingToShow(Authentication):
+    """Says that it comes with a certificate, and has none."""
+
+    name = "tls"
+
+    async def initial_data(self) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("authentication", [None, NothingToShow()], ids=["none", "tls"])
+def test_nobody_in_particular(
+    guarded_cluster: Cluster, ca: Authority, authentication: Authentication | None
+) -> None:
+    options: dict[str, Any] = {"authentication": authentication, "tls_trust_certs_file_path": ca.path}
+    with (
+        Client(guarded_cluster.url, **options) as client,
+        pytest.raises(AuthenticationError, match="Failed to authenticate"),
+    ):
+        client.create_producer("acme/in/t")
