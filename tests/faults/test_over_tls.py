@@ -383,6 +383,105 @@ def test_certificates_are_read_again_for_each_connection(
     assert [handshake.resumed for handshake in front.handshakes] == [False] * 3
 
 
+def test_rotation_under_traffic(
+    broker: ScriptedBroker,
+    in_front: Front,
+    ca: Authority,
+    server: Identity,
+    tmp_path: Path,
+    make_client: MakeClient,
+) -> None:
+    """Both sides get certificates of a new authority again and again, which alone is trusted from then on."""
+    front = in_front(server.server(asks=ca))
+    trusted = str(tmp_path / "trusted.crt")
+    shutil.copy(ca.path, trusted)
+    mine = ca.issue("0", file="mine")
+    options = {"tls_trust_certs_file_path": trusted, **mine.options}
+    client = make_client(front.url, connections_per_broker=2, **options)
+    producers = [client.create_producer(f"t{number}", max_pending_messages=0) for number in range(2)]
+    outcomes, count, stop = Outcomes(), itertools.count(), threading.Event()
+
+    def keep_sending() -> None:
+        while not stop.wait(0.001):
+            number = next(count)
+            producers[number % 2].send_async(b"%d" % number, outcomes.of(number))
+
+    traffic = threading.Thread(target=keep_sending)
+    traffic.start()
+    try:
+        for turn in range(1, 7):
+            authority = Authority(tmp_path, f"CA {turn}")
+            renewed = authority.issue("server", ("127.0.0.1",))
+            authority.issue(str(turn), file="mine")
+            shutil.copy(authority.path, trusted)
+            front.context = renewed.server(asks=authority)
+            front.cut_connections()
+            until(lambda turn=turn: [shown.common_name for shown in front.handshakes].count(str(turn)) >= 2)
+            answered = len(outcomes.answers)
+            until(lambda answered=answered: len(outcomes.answers) > answered + 20)
+    finally:
+        stop.set()
+        traffic.join()
+    for producer in producers:
+        producer.flush(5)
+    outcomes.wait_for(next(count))
+    assert set(outcomes.results.values()) == {Result.Ok}
+    assert set(broker.payloads) == {b"%d" % number for number in outcomes.results}
+    turns = [int(shown.common_name or 0) for shown in front.handshakes]
+    assert turns == sorted(turns), "a connection came with an old certificate"
+    assert not any(shown.resumed for shown in front.handshakes)
+
+
+@pytest.mark.parametrize(
+    ("whose", "says"),
+    [
+        ("expired server", "certificate has expired; the broker needs a new certificate"),
+        ("foreign server", "its certificate has no issuer among"),
+        ("expired client", "the broker refuses the certificate of this client .*expired"),
+        ("foreign client", "the broker refuses the certificate of this client"),
+    ],
+    ids=lambda text: text if len(text) < 20 else "",
+)
+def test_a_certificate_that_is_refused_on_a_reconnect(
+    broker: ScriptedBroker,
+    in_front: Front,
+    ca: Authority,
+    server: Identity,
+    tmp_path: Path,
+    make_client: MakeClient,
+    whose: str,
+    says: str,
+) -> None:
+    """What is pending stays; it times out with that as its reason, or arrives once there is a good certificate."""
+    good = server.server(asks=ca)
+    front = in_front(good)
+    app = ca.issue("app")
+    options = {"tls_trust_certs_file_path": ca.path, **app.options}
+    client = make_client(front.url, connections_per_broker=2, **options)
+    hasty = client.create_producer("hasty", send_timeout_millis=300)
+    patient = client.create_producer("patient")
+    other = Authority(tmp_path, "other")
+    if whose == "expired server":
+        front.context = ca.issue("old", ("127.0.0.1",), days=-1).server(asks=ca)
+    elif whose == "foreign server":
+        front.context = other.issue("foreign", ("127.0.0.1",)).server(asks=ca)
+    elif whose == "expired client":
+        ca.issue("app", days=-1)
+    else:
+        other.issue("app")
+    front.cut_connections()
+    outcomes = Outcomes()
+    patient.send_async(b"patient", outcomes.of("patient"))
+    with pytest.raises(pulsar_fast.Timeout, match=f"no broker has taken messages of .*hasty.*: .*{says}"):
+        hasty.send(b"hasty")
+    assert outcomes.answers == []
+    front.context = good
+    ca.issue("app")
+    outcomes.wait_for(1)
+    assert outcomes.results == {"patient": Result.Ok}
+    assert broker.payloads == [b"patient"]
+
+
 def test_files_that_cannot_be_used(tmp_path: Path, ca: Authority, make_client: MakeClient) -> None:
     app, other = ca.issue("app"), ca.issue("other")
     locked = ca.issue("locked", password=b"secret")
