@@ -47,11 +47,13 @@ mutations: build ## bugs sown on purpose, each of which simulated lives must fin
 bench: build ## client CPU a message beside the official client and the bare socket
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
-lint: build ## ruff, mypy (strict) and cython-lint
+lint: build ## ruff, mypy (strict), cython-lint, bandit, and pip-audit of what is installed along
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src
+	$(BIN)/bandit -q -c pyproject.toml -r pulsar_fast setup.py
+	$(BIN)/python -m tests.audit
 
 define copy-to
 	rm -rf $(1) && mkdir -p $(1)

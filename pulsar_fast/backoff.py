@@ -20,7 +20,8 @@ class Backoff:
 
     def next(self) -> float:
         """Seconds to wait now; the following ones are not shorter, but for jitter."""
-        delay = min(max(self._initial, _SHARE * self._waited), self._max) * random.uniform(0.8, 1.0)
+        jitter = random.uniform(0.8, 1.0)  # nosec B311 # no secret hangs on it
+        delay = min(max(self._initial, _SHARE * self._waited), self._max) * jitter
         self._waited += delay
         return delay
 

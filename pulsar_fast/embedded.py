@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
+import subprocess  # nosec B404 # what is started is said where it is
 import sys
 import tempfile
 import time
@@ -75,7 +75,7 @@ class ServerProcess:
             TimeoutError: it is not ready in time (and still runs); likewise.
         """
         with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # nosec B603 # without a shell, the caller's own command
                 [sys.executable, "-I", "-S", "-c", _LAUNCHER, *self._command],
                 stdin=subprocess.PIPE,
                 stdout=output,
