@@ -22,8 +22,6 @@ CLIENT_VERSION = f"pulsar_fast-{__version__}"
 PROTOCOL_VERSION = 20
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 """Bytes; of a broker that does not say (the default of Pulsar's `maxMessageSize`)."""
-FRAME_SLACK = 10 * 1024
-"""Bytes that a frame may be longer than the largest message (Pulsar pads by as much)."""
 
 _NO_REQUEST = 2**64 - 1
 """In an error that is no answer: the broker is about to end the connection."""
@@ -271,7 +269,6 @@ class Connection(Channel):
         size = command.connected.max_message_size
         if size > 0:
             self.max_message_size = size
-        self.max_frame = max(self.max_message_size, MAX_MESSAGE_SIZE) + FRAME_SLACK
         if not self._handshake.done():
             self._handshake.set_result(None)
 

@@ -1,5 +1,6 @@
 """Peers that take or answer slowly, and what waits for them: batches, flush, room, memory."""
 
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from pulsar_fast.wire.messages import BaseCommand
 from tests.brokers.frames import encode
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
+from tests.waiting import until
 
 MakeProducer = Callable[..., Any]
 NEVER_MS = 2**31 - 1
@@ -37,6 +39,16 @@ def test_a_peer_that_pings_and_does_not_read(broker: ScriptedBroker, make_produc
     assert 1 <= len(broker.got(BaseCommand.PONG)) <= 3
     assert set(outcomes.results.values()) == {Result.Ok}
     assert len(broker.links) == 1
+
+
+def test_a_broker_that_takes_much_may_not_say_as_much(make_client: Callable[..., Any]) -> None:
+    """Receiving is bounded by what commands need, not by what a peer says of itself."""
+    with ScriptedBroker(max_message_size=2**31 - 1) as broker:
+        producer = make_client(broker.url).create_producer("t")
+        broker.send_bytes(struct.pack(">II", 6_000_000, 5_999_996))
+        until(lambda: "a frame of 6000000 bytes" in str(producer.stats().last_connection_error))
+        producer.send(bytes(6_000_000))
+        assert [len(payload) for payload in broker.payloads] == [6_000_000]
 
 
 @pytest.mark.parametrize("sizes", [(1_900_000, 300_000, 100, 600_000), (3_000_000,) * 4, (10,) * 20])
