@@ -1,7 +1,6 @@
 """TLS: whose certificate is accepted, what is said when it is not, and connections that end, stall or dribble."""
 
 import asyncio
-import contextlib
 import itertools
 import shutil
 import socket
@@ -25,7 +24,7 @@ from tests.faults.conftest import QUICK
 from tests.faults.outcomes import Outcomes
 from tests.faults.scripted_broker import ScriptedBroker
 from tests.faults.scripts import run_script
-from tests.faults.tls_front import TlsFront
+from tests.faults.tls_front import Canned, TlsFront
 from tests.waiting import until
 
 STRIDE = 19  # bytes between two cuts; 1 takes minutes
@@ -595,33 +594,9 @@ def test_tls_to_a_plain_port(ca: Authority, make_client: MakeClient) -> None:
         broker.stop()  # without a look at the violations: what begins a handshake is no frame
 
 
-@contextlib.contextmanager
-def answering(data: bytes) -> Iterator[str]:
-    """The URL of something that gives the same answer to everybody."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            while True:
-                try:
-                    sock, _ = listener.accept()
-                except OSError:
-                    return
-                with sock:
-                    sock.recv(4096)
-                    sock.sendall(data)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            yield f"pulsar+ssl://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
 def test_tls_to_something_else(make_client: MakeClient) -> None:
-    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url:
-        client = make_client(url, operation_timeout_seconds=0.3)
+    with Canned(b"HTTP/1.1 400 Bad Request\r\n\r\n") as front:
+        client = make_client(front.url, operation_timeout_seconds=0.3)
         assert_refused(client, "what answers does not speak TLS .*pulsar://")
 
 
@@ -629,8 +604,8 @@ def test_a_server_from_before_tls_1_2(make_client: MakeClient) -> None:
     """It knows nothing of how newer clients name their versions, and answers with its own, 1.1."""
     hello = b"\x03\x02" + bytes(32) + b"\x00" + b"\xc0\x13" + b"\x00"
     message = b"\x02" + len(hello).to_bytes(3, "big") + hello
-    with answering(b"\x16\x03\x02" + len(message).to_bytes(2, "big") + message) as url:
-        client = make_client(url, operation_timeout_seconds=0.3)
+    with Canned(b"\x16\x03\x02" + len(message).to_bytes(2, "big") + message) as front:
+        client = make_client(front.url, operation_timeout_seconds=0.3)
         assert_refused(client, r"no TLS version \(1\.2 at least\) .*\(unsupported protocol\)")
 
 

@@ -187,6 +187,21 @@ class SniProxy(Front):
         return hello, names[0], outgoing.read()
 
 
+class Canned(Front):
+    """Something that gives everybody the same answer, whatever they say, and then hangs up."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        super().__init__()
+
+    def _speak_with(self, client: socket.socket) -> None:
+        client.recv(4096)
+        client.sendall(self._answer)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(4096):
+            pass  # closed with bytes unread, the answer could be lost
+
+
 class _Session:
     """One connection: the server's side of TLS over memory, so that every byte of ciphertext passes here."""
 
