@@ -101,6 +101,21 @@ def test_asyncio_and_a_certificate_of_the_client(site: Site, proxy: SniProxy) ->
     assert site.brokers[A].payloads == [b"x"]
 
 
+def test_going_to_another_cluster(site: Site, proxy: SniProxy, make_client: MakeClient) -> None:
+    """The checks of both go through the proxy too."""
+    options = site.options
+    trusted = options.pop("tls_trust_certs_file_path")
+    clusters = [pulsar_fast.ServiceInfo(f"pulsar+ssl://{name}", None, trusted) for name in (A, B)]
+    rules = pulsar_fast.AutoClusterFailover(clusters[0], clusters[1:], check_interval_ms=20)
+    producer = make_client(rules, **options).create_producer("t")
+    producer.send(b"at a")
+    proxy.routes.pop(A)
+    proxy.cut_connections()
+    producer.send(b"at b")
+    assert site.brokers[B].payloads == [b"at b"]
+    assert set(proxy.names) == {A, B}
+
+
 def test_another_host_of_the_url(site: Site, proxy: SniProxy, make_client: MakeClient) -> None:
     producer = make_client(f"pulsar+ssl://unknown.invalid,{B}", **site.options).create_producer("t")
     producer.send(b"x")
