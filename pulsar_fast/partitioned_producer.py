@@ -48,7 +48,7 @@ class PartitionedProducer:
         )
         self._polling: asyncio.Task[None] | None = None
         self._partitions = [self._new_partition(index) for index in range(partitions)]
-        self._first = random.randrange(partitions)
+        self._first = random.randrange(partitions)  # nosec B311 # no secret hangs on it
         self.router = Router(
             [make_sender(partition) for partition in self._partitions],
             options.hashing_scheme,

@@ -182,6 +182,7 @@ BOTH = {"proxy_service_url": "pulsar+ssl://proxy.invalid:4443", "proxy_protocol"
         ("pulsar://a.invalid", BOTH, r"^proxy_service_url is for TLS: use a pulsar\+ssl:// service URL"),
         ("http://a.invalid", BOTH, "^proxy_service_url is for TLS"),
         ("http://a.invalid", {**BOTH, "use_tls": True}, "^proxy_service_url .* HTTP does not go through"),
+        ("https://a.invalid", BOTH, "^proxy_service_url .* HTTP does not go through"),
         ("pulsar+ssl://a.invalid,10.0.0.1", BOTH, r"^proxy_service_url needs names .*10\.0\.0\.1"),
         ("pulsar+ssl://[::1]:4443", BOTH, "^proxy_service_url needs names .*::1"),
     ],
