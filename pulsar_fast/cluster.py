@@ -9,7 +9,7 @@ from .bounds import TimeIsUp, within
 from .connection import BrokerAddress
 from .connection_pool import ConnectionPool
 from .dialer import Dial
-from .exceptions import ConnectError, PulsarException, Timeout
+from .exceptions import ConnectError, LookupError, PulsarException, Timeout
 from .log import Log
 from .lookup import Lookup
 from .options import ClientOptions
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .http_lookup import HttpLookup
 
 __all__ = ["Cluster", "Service"]
+
+_MOST_PARTITIONS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,12 @@ class Cluster:
 
     async def partitions_of(self, topic: TopicName) -> int:
         """How many partitions a topic has, 0 for one without. One attempt; raises as `broker_of`."""
-        return await self.pool.unless_closed(self.lookup.partitions_of(topic))
+        count = await self.pool.unless_closed(self.lookup.partitions_of(topic))
+        if count > _MOST_PARTITIONS:
+            raise LookupError(
+                f"{topic.full} has {count} partitions by {self.lookup}, more than any cluster can"
+            )
+        return count
 
     def lookup_at(self, url: ServiceUrl) -> Lookup:
         """Whom to ask in a cluster where topics of this one have migrated to; the connections are kept here."""

@@ -297,6 +297,14 @@ def test_creation_fails_as_a_whole(partitioned: ScriptedBroker, make_producer: M
     )
 
 
+def test_more_partitions_than_there_can_be(broker: ScriptedBroker, make_client: Callable[..., Any]) -> None:
+    broker.partitions = 2**32 - 1
+    client = make_client(broker.url, operation_timeout_seconds=0.3)
+    for call in (client.create_producer, client.get_topic_partitions):
+        with pytest.raises(pulsar_fast.LookupError, match="has 4294967295 partitions"):
+            call("t")
+
+
 # --- later
 
 
