@@ -8,11 +8,11 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import KeySerializationEncryption, NoEncryption
 from cryptography.x509.oid import NameOID
 
-_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+_Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,15 @@ class Identity:
 
 
 class Authority:
-    """A CA, with its files in a folder. RSA keys where a broker wants them, else quicker ones."""
+    """A CA, with its files in a folder. RSA keys where a broker wants them, else quicker ones.
 
-    def __init__(self, folder: Path, name: str = "CA", *, rsa: bool = False) -> None:
+    With `even` certificates and signatures have the same size each time.
+    """
+
+    def __init__(self, folder: Path, name: str = "CA", *, rsa: bool = False, even: bool = False) -> None:
         self._folder = folder
         self._rsa = rsa
+        self._even = even
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = self._new_key()
         certificate = self._signed(self._name, self._key, days=30, authority=True, names=())
@@ -78,6 +82,8 @@ class Authority:
     def _new_key(self) -> _Key:
         if self._rsa:
             return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        if self._even:
+            return ed25519.Ed25519PrivateKey.generate()
         return ec.generate_private_key(ec.SECP256R1())
 
     def _signed(
@@ -89,7 +95,7 @@ class Authority:
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
+            .serial_number(x509.random_serial_number() | 1 << 156)  # 20 bytes, never one less
             .not_valid_before(now - datetime.timedelta(days=60))
             .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.BasicConstraints(authority, None), critical=True)
@@ -98,7 +104,7 @@ class Authority:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
             )
-        return builder.sign(self._key, hashes.SHA256())
+        return builder.sign(self._key, None if self._even else hashes.SHA256())
 
 
 def _general_name(name: str) -> x509.GeneralName:

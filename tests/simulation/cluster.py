@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse, ServerError
 from tests.brokers import frames
 from tests.brokers.frames import NOWHERE, Frame, Inbox, encode
+from tests.simulation.identity import FORGED, WHO, proof_of
 
 ABOVE = 1_000_000
 """How far an id is above all that were sent."""
@@ -41,6 +42,7 @@ class Witness(Protocol):
     def on_told(self, told: "Told") -> None: ...
     def on_frame(self, registration: "Registered", frame: Frame) -> None: ...
     def on_stranger(self, frame: Frame) -> None: ...
+    def on_answer(self, link: "Link", data: bytes, asked: bool) -> None: ...
 
 
 @dataclass
@@ -117,6 +119,9 @@ class Link:
         self.producers: dict[int, Registered] = {}
         self.registering: dict[int, asyncio.TimerHandle] = {}  # producers whose answer comes late
         self.pinged = False  # and no answer yet
+        self.is_greeted = False
+        self.challenges: list[bytes] = []  # without an answer
+        self.challenged_ns: int | None = None  # when the last of them came to the client
         self.known: set[int] = set()  # producers that ever asked for a registration here
         self.closed_here: set[int] = set()  # closed by the broker: what was on its way is dropped
 
@@ -152,12 +157,22 @@ class Cluster:
     """Some brokers that share topics. Untold, they behave."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, urls: list[str], limits: list[int], witness: Witness
+        self,
+        loop: asyncio.AbstractEventLoop,
+        urls: list[str],
+        limits: list[int],
+        witness: Witness,
+        *,
+        authenticates: bool,
     ) -> None:
         self._loop = loop
         self.urls = urls
         self.limits = limits  # max message size of each broker
         self.witness = witness
+        self.authenticates = (
+            authenticates  # clients have to; else they have nothing to say, and that is right
+        )
+        self.challenged_handshakes = 0  # how many of the next ones are
         self.links: list[Link] = []
         self.topics: dict[str, Topic] = {}
         self.down_until = [0.0] * len(limits)
@@ -167,6 +182,7 @@ class Cluster:
         self.receipt_faults: deque[str] = deque()
         self.steps = 0
         self._names = 0
+        self._challenges = 0
 
     def add_topic(self, name: str, *, deduplicates: bool, persistent: bool) -> Topic:
         self.topics[name] = Topic(name, 0, deduplicates, persistent)
@@ -229,16 +245,53 @@ class Cluster:
             usual(self, link, frame)
 
     def _on_connect(self, link: Link, frame: Frame) -> None:
+        if frame.command.connect.auth_data != (WHO if self.authenticates else b""):
+            self._turn_away(link, frame)
+        elif self.challenged_handshakes:
+            self.challenged_handshakes -= 1
+            self.challenge(link)
+        else:
+            self._greet(link)
+
+    def _greet(self, link: Link) -> None:
+        link.is_greeted = True
         link.send(frames.connected(self.limits[link.host]))
+
+    def challenge(self, link: Link) -> None:
+        self._challenges += 1
+        link.challenges.append(b"%d" % self._challenges)
+        link.send(
+            frames.challenge(link.challenges[-1]),
+            "challenges later on" if link.is_greeted else "challenges in a handshake",
+        )
+
+    def _on_auth_response(self, link: Link, frame: Frame) -> None:
+        """An answer is for the last challenge that it may be for and those before it, which count no more."""
+        data = frame.command.authResponse.response.auth_data
+        rights = [proof_of(challenge) if self.authenticates else b"" for challenge in link.challenges]
+        self.witness.on_answer(link, data, asked=data in rights or (data == FORGED and bool(rights)))
+        if data == FORGED:
+            self._turn_away(link, frame)
+        elif data in rights:
+            while data in rights:
+                del link.challenges[0], rights[0]
+            if not link.is_greeted and not link.challenges:
+                self._greet(link)
+
+    def _turn_away(self, link: Link, frame: Frame) -> None:
+        code = ServerError.AuthenticationError
+        link.send(frames.error_answer(frame, code, "wrong credentials"), "wrong credentials")
+        link.close(behind=True)
 
     def _on_pong(self, link: Link, frame: Frame) -> None:
         link.pinged = False
 
     def ping(self) -> None:
-        """Ask on every connection for a sign of life."""
+        """Ask on every connection for a sign of life, and who is there."""
         for link in self.open_links():
             link.pinged = True
             link.send(encode(BaseCommand(type=BaseCommand.PING, ping={})))
+            self.challenge(link)
 
     def _on_ping(self, link: Link, frame: Frame) -> None:
         link.send(frames.pong())
@@ -249,7 +302,8 @@ class Cluster:
     def _on_lookup(self, link: Link, frame: Frame) -> None:
         topic = self.topics[frame.command.lookupTopic.topic]
         kind = CommandLookupTopicResponse.Connect
-        link.send(frames.lookup_answer(frame, self.urls[topic.owner], kind))
+        url = self.urls[topic.owner]
+        link.send(frames.lookup_answer(frame, url, kind, tls_url=url))
 
     def _on_producer(self, link: Link, frame: Frame) -> None:
         asked = frame.command.producer
@@ -319,6 +373,7 @@ class Cluster:
 
     _HANDLERS: "dict[int, Callable[[Cluster, Link, Frame], None]]" = {
         BaseCommand.CONNECT: _on_connect,
+        BaseCommand.AUTH_RESPONSE: _on_auth_response,
         BaseCommand.PING: _on_ping,
         BaseCommand.PONG: _on_pong,
         BaseCommand.PARTITIONED_METADATA: _on_partitions,
@@ -440,7 +495,7 @@ class Cluster:
         if (registering := link.registering.pop(producer_id, None)) is not None:
             registering.cancel()
         event = "closed by the broker" if assigned is None else "closed, owner named"
-        link.send(frames.close_producer(producer_id, assigned), event, about=producer_id)
+        link.send(frames.close_producer(producer_id, assigned, assigned), event, about=producer_id)
 
     def unload(self, topic: Topic, *, kept: int, owner: int, named: str | None, away_ms: float) -> None:
         """A topic leaves its owner: of what is in flight the first `kept` frames are stored, nobody hears of it."""
@@ -472,6 +527,7 @@ class Cluster:
         self.answers.clear()
         self.refusals.clear()
         self.receipt_faults.clear()
+        self.challenged_handshakes = 0
         self.down_until = [0.0] * len(self.limits)
         self.dark_until = [0.0] * len(self.limits)
         for topic in self.topics.values():

@@ -24,6 +24,17 @@ EVENTS = (
     *(f"error {code}" for code in CODES),
 )
 
+COUNTED = (
+    "events over TLS",
+    "challenges in a handshake",
+    "challenges later on",
+    "answers to challenges",
+    "wrong credentials",
+    "credentials that fail",
+    "messages sent while a challenge waits",
+)
+"""What matters whatever state producers are in."""
+
 NO_MESSAGES = "there is no message yet, or none any more"
 NO_HANDLE = "the application has no producer yet"
 NO_ROOM_ASKED = "nothing is accepted, so that nothing can be full"
@@ -51,23 +62,30 @@ IMPOSSIBLE = {
 
 
 class Coverage:
-    """Counts (state, event)."""
+    """Counts (state, event), and some events whatever the state."""
 
     def __init__(self) -> None:
         self.seen: Counter[tuple[State, str]] = Counter()
+        self.counted: Counter[str] = Counter()
         self.steps = 0
         self.lives = 0
 
     def add(self, other: "Coverage") -> None:
         self.seen += other.seen
+        self.counted += other.counted
         self.steps += other.steps
         self.lives += other.lives
 
     def note(self, state: State, event: str) -> None:
         self.seen[state, event] += 1
 
+    def count(self, what: str, times: int = 1) -> None:
+        assert what in COUNTED
+        self.counted[what] += times
+
     def missing(self, least: int) -> list[str]:
-        return [
+        rare = [f"{what}: {self.counted[what]}" for what in COUNTED if self.counted[what] < least]
+        return rare + [
             f"{event} while {state.value}: {self.seen[state, event]}"
             for state in State
             for event in EVENTS
@@ -82,4 +100,5 @@ class Coverage:
                 "-" if (state, event) in IMPOSSIBLE else f"{self.seen[state, event]:,}" for state in State
             )
             lines.append(event.ljust(24) + "".join(cell.rjust(13) for cell in cells))
+        lines += (f"{what.ljust(37)}{self.counted[what]:,}" for what in COUNTED)
         return "\n".join([head, *lines])

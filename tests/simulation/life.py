@@ -12,6 +12,7 @@ from typing import Any
 from pulsar_fast.asyncio import Client
 from pulsar_fast.client_core import ClientCore
 from pulsar_fast.result import Result
+from pulsar_fast.tls import TlsDialer
 from pulsar_fast.topic_producer import State
 from pulsar_fast.wire.messages import BaseCommand
 from tests import live_counters
@@ -19,8 +20,9 @@ from tests.brokers.frames import Frame, read_frame
 from tests.simulation.application import Application, Hand
 from tests.simulation.checker import Checker, Record
 from tests.simulation.cluster import Cluster, Link, Registered, Told, Topic
-from tests.simulation.coverage import Coverage
-from tests.simulation.network import Network, SimulatedTransport, VirtualLoop, VirtualTime
+from tests.simulation.coverage import COUNTED, Coverage
+from tests.simulation.identity import FORGED, Proof, contexts
+from tests.simulation.network import Line, Network, Observed, VirtualLoop, VirtualTime
 from tests.simulation.script import Script
 from tests.simulation.surroundings import Surroundings
 
@@ -58,7 +60,16 @@ class Life:
         self.coverage = coverage
         self.loop = loop
         self.checker = checker
-        self.cluster = Cluster(loop, urls, list(script.settings["limits"]), self)
+        self.is_over_tls: bool = script.settings["tls"]
+        self.scheme = "pulsar+ssl" if self.is_over_tls else "pulsar"
+        self.cluster = Cluster(
+            loop,
+            urls,
+            list(script.settings["limits"]),
+            self,
+            authenticates=script.settings["authenticates"],
+        )
+        self.proof = Proof(coverage)
         topics = [self.cluster.add_topic(name, deduplicates=d, persistent=p) for name, d, p in TOPICS]
         longest = float(script.settings["operation_timeout_s"])
         self.app = make_application(loop, checker, coverage, topics, longest)
@@ -67,6 +78,8 @@ class Life:
         """Of the client."""
         settings = self.script.settings
         return {
+            "authentication": self.proof if settings["authenticates"] else None,
+            "ssl_context": contexts()[0] if self.is_over_tls else None,
             "operation_timeout_seconds": settings["operation_timeout_s"],
             "connection_timeout_ms": 200,
             "keep_alive_interval_seconds": settings["keep_alive_s"],
@@ -82,6 +95,7 @@ class Life:
         """Raises `Broken` when a rule was broken."""
         self.coverage.steps += self.cluster.steps
         self.coverage.lives += 1
+        self.coverage.count("events over TLS", self.cluster.steps if self.is_over_tls else 0)
         if self.checker.violations:
             raise Broken("\n".join([*self.checker.violations[:5], str(self.script)]))
 
@@ -118,6 +132,7 @@ class Life:
     async def _prove_life(self) -> None:
         """With brokers that behave every producer that has not ended gets its messages through."""
         self.cluster.heal()
+        self.proof.faults.clear()
         await asyncio.sleep(1)
         self.cluster.heal()
         self.cluster.ping()
@@ -149,6 +164,8 @@ class Life:
         for link in self.cluster.open_links():
             if link.pinged:
                 self.checker.fail("a ping has no answer")
+            if link.challenges:
+                self.checker.fail("a challenge has no answer")
             for number in (*link.producers, *link.registering):
                 hand = self.app.hand_of(number)
                 if hand is None or hand.state in (State.CLOSED, State.FAILED):
@@ -209,9 +226,19 @@ class Life:
         limit = self.cluster.limits[registered.link.host]
         self.checker.frame_arrived(frame, registered.name, registered.last_id, limit)
         registered.last_id = frame.highest_id
+        link = registered.link
+        if link.challenges and link.challenged_ns is not None:
+            meanwhile = [r for _, r in self.checker.records_of(frame) if r.called_ns > link.challenged_ns]
+            self.coverage.count("messages sent while a challenge waits", len(meanwhile))
 
     def on_stranger(self, frame: Frame) -> None:
         self.checker.fail(f"{frame.command} for a producer that is not, or is already, registered")
+
+    def on_answer(self, link: Link, data: bytes, asked: bool) -> None:
+        if not asked and self.cluster.authenticates:
+            self.checker.fail(f"an answer to no challenge: {data!r}")
+        if data != FORGED:
+            self.coverage.count("answers to challenges")
 
     def on_stored(self, topic: Topic, frame: Frame, number: int) -> None:
         self.checker.stored(frame, number)
@@ -219,6 +246,11 @@ class Life:
     def on_told(self, told: Told) -> None:
         """An answer is about to be handed to the client."""
         self.cluster.steps += 1
+        for event in told.events:
+            if event in COUNTED:
+                self.coverage.count(event)
+            if "challenge" in event:
+                told.link.challenged_ns = self.checker.now_ns()
         hand = self.app.hand_of(told.producer_id)
         if hand is None:
             return
@@ -239,10 +271,12 @@ class SimulatedLife(Life):
         time = VirtualTime()
         loop = VirtualLoop(time)
         checker = Checker(lambda: time.now_ns, time.wall_offsets_ms, 0.05)
-        super().__init__(script, coverage, loop, checker, [f"pulsar://{host}:6650" for host in HOSTS])
+        super().__init__(script, coverage, loop, checker, [])
+        self.cluster.urls += [f"{self.scheme}://{host}:6650" for host in HOSTS]
         loop.set_exception_handler(self._on_loop_error)
         self._time = time
-        self._network = Network(loop, script.settings["latency_ms"] / 1000)
+        latency = script.settings["latency_ms"] / 1000
+        self._network = Network(loop, latency, contexts()[1] if self.is_over_tls else None)
         self._network.accept = self._accept
         self._network.is_dark = lambda host: self.cluster.is_dark(HOSTS.index(host))
         self._begun: dict[Link, deque[Frame]] = {}
@@ -261,11 +295,16 @@ class SimulatedLife(Life):
         self.verdict()
 
     async def _live(self) -> None:
-        client = Client(f"pulsar://{HOSTS[0]}:6650,{HOSTS[1]}:6650", **self.options())
-        client._core = ClientCore(replace(client._source.first, dial=self._dial), clock=self._time.clock)
+        client = Client(f"{self.scheme}://{HOSTS[0]}:6650,{HOSTS[1]}:6650", **self.options())
+        service = client._source.first
+        if self.is_over_tls:
+            self._dial_tls = TlsDialer(service.options, self._network.dial)
+        client._core = ClientCore(replace(service, dial=self._dial), clock=self._time.clock)
         client._loop = self.loop
         self.app.use(client, client._core)
-        await self.live(Surroundings(self.loop, self.cluster, self.app, self._time.set_wall_clock))
+        await self.live(
+            Surroundings(self.loop, self.cluster, self.app, self.proof, self._time.set_wall_clock)
+        )
 
     def _close_loop(self) -> None:
         for task in asyncio.all_tasks(self.loop):
@@ -310,20 +349,24 @@ class SimulatedLife(Life):
         if len(self._dials) > _MOST_DIALS:
             self.checker.fail(f"{len(self._dials)} connections within a second")
             raise asyncio.CancelledError
-        return await self._network.dial(host, port, timeout)
+        if self.is_over_tls:
+            over_tls: Any = await self._dial_tls(host, port, timeout)
+            return Observed(over_tls, over_tls._below)
+        line = await self._network.dial(host, port, timeout)
+        return Observed(line, line)
 
-    def _accept(self, host: str, transport: SimulatedTransport) -> bool:
+    def _accept(self, host: str, line: Line) -> bool:
         number = HOSTS.index(host)
         if not self.cluster.is_up(number):
             return False
-        link = self.cluster.connected(number, transport)
+        link = self.cluster.connected(number, line)
         self._begun[link] = deque()
         self._registered[link] = set()
-        transport.on_bytes = lambda data: self.guard(lambda: link.on_bytes(data))
-        transport.on_closed = link.on_closed
-        transport.on_delivered = self.on_told
-        transport.on_begun = lambda raw: self.guard(lambda: self._on_begun(link, raw))
-        transport.on_refused = lambda raws: self.guard(lambda: self._on_refused(link, raws))
+        line.on_bytes = lambda data: self.guard(lambda: link.on_bytes(data))
+        line.on_closed = link.on_closed
+        line.on_delivered = self.on_told
+        line.on_begun = lambda raw: self.guard(lambda: self._on_begun(link, raw))
+        line.on_refused = lambda raws: self.guard(lambda: self._on_refused(link, raws))
         return True
 
     def _on_begun(self, link: Link, raw: bytes) -> None:

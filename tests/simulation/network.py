@@ -3,13 +3,14 @@
 import asyncio
 import math
 import selectors
-import struct
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from pulsar_fast._core import Clock, Transport
 from pulsar_fast.exceptions import ConnectError
+from tests.tls_server import TlsServer
 
 START_NS = 1_000_000_000_000
 START_MS = 1_700_000_000_000
@@ -71,11 +72,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._time.now_ns / 1e9
 
 
-class SimulatedTransport(Transport):
+class Line(Transport):
     """The client's end of a connection. What it takes reaches the other end after a while, unless that is stalled.
 
-    `on_delivered(tag)` hears of each answer when its last byte is handed to the client, `on_begun(raw)` of each
-    frame as it is when its first byte is taken, `on_refused(raws)` of frames for which there was no room.
+    A unit is what should not be cut: a frame. What an `Observed` transport above sees is told to `on_delivered(tag)`,
+    of each answer when its last byte is handed to the client, to `on_begun(raw)`, of each frame as it is when its
+    first byte is taken, and to `on_refused(raws)`, of frames for which there was no room.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, latency: float) -> None:
@@ -91,8 +93,8 @@ class SimulatedTransport(Transport):
         self.piece_size: int | None = None
         self.stalled = False
         self._outgoing = bytearray()
-        self.taken = 0
-        self._next_frame = 0  # offset at which the next frame of the client begins
+        self._taken = 0
+        self._next_unit = 0  # offset at which the next unit of the client begins
         self._on_its_way: deque[bytes | None] = deque()  # None: the end
         self._incoming = bytearray()
         self._given = self._arrived = 0
@@ -110,45 +112,32 @@ class SimulatedTransport(Transport):
             raise BrokenPipeError(32, "Broken pipe")
         offered = b"".join(chunks)
         taken = min(max(self.room - len(self._outgoing), 0), len(offered))
-        begun, refused = self._frames_at(offered, taken)
-        for raw in begun:
-            self.on_begun(raw)
-        if taken < len(offered):
-            self.on_refused(refused)
-            if self.taken + taken < self._next_frame:
-                inside, self._when_inside = self._when_inside, lambda: None
-                inside()
+        at = self._next_unit - self._taken
+        while at < taken:
+            at += self.size_of_unit(offered, at)
+        self._next_unit = self._taken + at
+        self._taken += taken
+        if taken < len(offered) and self.is_inside_a_frame:
+            inside, self._when_inside = self._when_inside, lambda: None
+            inside()
         if not taken:
             return -1
         self._outgoing += offered[:taken]
-        self.taken += taken
         self._loop.call_later(self._latency, self._deliver_outgoing)
         return taken
 
-    def _frames_at(self, offered: bytes, taken: int) -> tuple[list[bytes], list[bytes]]:
-        """The frames that begin in what is offered: those of which something is taken, and the others."""
-        begun: list[bytes] = []
-        refused: list[bytes] = []
-        at = self._next_frame - self.taken
-        while at < len(offered):
-            (size,) = struct.unpack_from(">I", offered, at)
-            raw = offered[at : at + 4 + size]
-            if at < taken:
-                begun.append(raw)
-                self._next_frame = self.taken + at + len(raw)
-            else:
-                refused.append(raw)
-            at += 4 + size
-        return begun, refused
+    def size_of_unit(self, data: bytes, at: int) -> int:
+        """Bytes of the unit that begins there."""
+        return size_of_frame(data, at)
 
     def when_inside(self, call: Callable[[], object]) -> None:
-        """Call it the next time that a frame is taken in part."""
+        """Call it the next time that a unit is taken in part."""
         self._when_inside = call
 
     @property
     def is_inside_a_frame(self) -> bool:
-        """Whether the client has written a part of a frame and not yet the rest."""
-        return self.taken < self._next_frame
+        """Whether the client has written a part of a unit and not yet the rest."""
+        return self._taken < self._next_unit
 
     def give(self, limit: int) -> bytes | None:
         if not self._incoming:
@@ -159,9 +148,6 @@ class SimulatedTransport(Transport):
             return b""
         data = bytes(self._incoming[:limit])
         del self._incoming[:limit]
-        self._given += len(data)
-        while self._tags and self._tags[0][0] <= self._given:
-            self.on_delivered(self._tags.popleft()[1])
         return data
 
     def watch_reading(self, call: Callable[[], object]) -> None:
@@ -194,7 +180,16 @@ class SimulatedTransport(Transport):
         self._arrived += len(data)
         if tag is not None:
             self._tags.append((self._arrived, tag))
-        size = self.piece_size or len(data)
+        self.transmit(data)
+
+    def handed_over(self, size: int) -> None:
+        """So many bytes of answers have come out above."""
+        self._given += size
+        while self._tags and self._tags[0][0] <= self._given:
+            self.on_delivered(self._tags.popleft()[1])
+
+    def transmit(self, data: bytes) -> None:
+        size = self.piece_size or max(len(data), 1)
         for start in range(0, len(data), size):
             self._on_its_way.append(data[start : start + size])
             self._loop.call_later(self._latency, self._arrive)
@@ -228,7 +223,6 @@ class SimulatedTransport(Transport):
         self._ended = True
         if reset:
             self._incoming.clear()
-            self._tags.clear()
             self._end = ConnectionResetError(104, "Connection reset by peer")
         self._tell_readable()
 
@@ -243,29 +237,116 @@ class SimulatedTransport(Transport):
             return
         data = bytes(self._outgoing)
         self._outgoing.clear()
-        self.on_bytes(data)
+        self.reach_broker(data)
         self._tell_writable()
+
+    def reach_broker(self, data: bytes) -> None:
+        self.on_bytes(data)
 
     def _tell_writable(self) -> None:
         if self._on_writable is not None and (self._ended or len(self._outgoing) < self.room):
             self._on_writable()
 
 
+class TlsLine(Line):
+    """The broker at the other end speaks TLS: room, pieces and cuts are of ciphertext, and a unit is a record."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, latency: float, context: ssl.SSLContext) -> None:
+        super().__init__(loop, latency)
+        self._tls = TlsServer(context)
+
+    def size_of_unit(self, data: bytes, at: int) -> int:
+        return int.from_bytes(data[at + 3 : at + 5], "big") + 5
+
+    def transmit(self, data: bytes) -> None:
+        self._tls.encrypt(data)
+        super().transmit(self._tls.take())
+
+    def reach_broker(self, data: bytes) -> None:
+        inside = self._tls.decrypt(data)
+        super().transmit(self._tls.take())
+        if inside:
+            super().reach_broker(inside)
+
+    def close_behind(self) -> None:
+        self._tls.say_goodbye()
+        super().transmit(self._tls.take())
+        super().close_behind()
+
+
+class Observed(Transport):
+    """What the protocol talks to: passes everything on to a transport, and tells its line what it sees."""
+
+    def __init__(self, below: Transport, line: Line) -> None:
+        self._below = below
+        self._line = line
+        self._taken = 0
+        self._next_frame = 0  # offset at which the next frame begins
+        self.watch_reading = below.watch_reading  # type: ignore[method-assign]
+        self.watch_writing = below.watch_writing  # type: ignore[method-assign]
+        self.stop_watching_writing = below.stop_watching_writing  # type: ignore[method-assign]
+        self.close = below.close  # type: ignore[method-assign]
+
+    def take(self, chunks: list[bytes]) -> int:
+        """Is offered whole frames, whatever the one below takes at most."""
+        offered = b"".join(chunks)
+        taken = self._below.take([offered[: self._below.most]])
+        begun, refused = self._frames_at(offered, max(taken, 0))
+        for raw in begun:
+            self._line.on_begun(raw)
+        if refused:
+            self._line.on_refused(refused)
+        self._taken += max(taken, 0)
+        return taken
+
+    def _frames_at(self, offered: bytes, taken: int) -> tuple[list[bytes], list[bytes]]:
+        """The frames that begin in what is offered: those of which something is taken, and the others."""
+        begun: list[bytes] = []
+        refused: list[bytes] = []
+        at = self._next_frame - self._taken
+        while at < len(offered):
+            raw = offered[at : at + size_of_frame(offered, at)]
+            if at < taken:
+                begun.append(raw)
+                self._next_frame = self._taken + at + len(raw)
+            else:
+                refused.append(raw)
+            at += len(raw)
+        return begun, refused
+
+    def give(self, limit: int) -> bytes | None:
+        data = self._below.give(limit)
+        if data:
+            self._line.handed_over(len(data))
+        return data
+
+
+def size_of_frame(data: bytes, at: int) -> int:
+    """Bytes of the frame that begins there."""
+    return 4 + int.from_bytes(data[at : at + 4], "big")
+
+
 class Network:
     """Who listens where. A host that does not listen refuses; a dark one never answers."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, latency: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, latency: float, context: ssl.SSLContext | None
+    ) -> None:
         self._loop = loop
         self.latency = latency
-        self.accept: Callable[[str, SimulatedTransport], bool] = lambda host, transport: False
+        self._context = context  # of brokers that speak TLS
+        self.accept: Callable[[str, Line], bool] = lambda host, line: False
         self.is_dark: Callable[[str], bool] = lambda host: False
 
-    async def dial(self, host: str, port: int, timeout: float) -> Transport:
+    async def dial(self, host: str, port: int, timeout: float) -> Line:
         await asyncio.sleep(self.latency)
         if self.is_dark(host):
             await asyncio.sleep(timeout)
             raise ConnectError(f"cannot connect to {host}:{port} (no answer)")
-        transport = SimulatedTransport(self._loop, self.latency)
-        if not self.accept(host, transport):
+        if self._context is None:
+            line = Line(self._loop, self.latency)
+        else:
+            line = TlsLine(self._loop, self.latency, self._context)
+        if not self.accept(host, line):
             raise ConnectError(f"cannot connect to {host}:{port} (refused)")
-        return transport
+        return line

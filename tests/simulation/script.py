@@ -49,6 +49,8 @@ def write(seed: int, length: int = 60) -> Script:
         "backoff_ms": draw.choice([(1, 20), (5, 100), (100, 10_000)]),
         "connections_per_broker": draw.choice([1, 1, 2]),
         "max_idle_s": draw.choice([0.1, 60]),
+        "tls": draw.choice([False, False, True]),
+        "authenticates": draw.choice([True, True, False]),
         "ending": draw.choice(["healed", "healed", "healed", "closed in the midst of it", "shut down"]),
     }
     acts = [_create(draw) for _ in range(draw.randint(1, 3))]
@@ -215,6 +217,18 @@ def _unload(draw: random.Random) -> Act:
     )
 
 
+@_act(5)
+def _challenge(draw: random.Random) -> list[Act]:
+    """Of a living connection or in the next handshakes, and what the client has to say."""
+    kinds = ["slow 5", "slow 60", "slow 60", "slow 700", "fails", "wrong"]
+    faults = draw.choices(kinds, k=draw.choice([0, 1, 1, 2]))
+    asked = {"link": draw.randrange(3), "times": draw.choice([1, 1, 3])}
+    if draw.random() < 0.3:
+        asked = {"link": None, "times": draw.choice([1, 2])}
+    acts = [Act("credentials", {"faults": faults}, 0), Act("challenge", asked, _pause(draw))]
+    return [*acts, _send(draw)] if draw.random() < 0.5 else acts
+
+
 @_act(3)
 def _speak_to_the_failed(draw: random.Random) -> list[Act]:
     refused = Act("refuse", {"after": 0, "code": ServerError.TopicTerminatedError}, 0)
@@ -279,7 +293,7 @@ def _speak_while_closing(draw: random.Random) -> list[Act]:
 
 @_act(4)
 def _noise(draw: random.Random) -> Act:
-    kinds = ["ping", "unknown", "challenge", "migrated", "empty", "garbage", "long", "success", "pong"]
+    kinds = ["ping", "unknown", "migrated", "empty", "garbage", "long", "success", "pong"]
     return Act("noise", {"link": draw.randrange(3), "kind": draw.choice(kinds)}, _pause(draw))
 
 

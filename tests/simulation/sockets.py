@@ -17,11 +17,13 @@ from pulsar_fast._core import SendHandle, Transport
 from pulsar_fast.asyncio import Client
 from pulsar_fast.client_core import ClientCore
 from pulsar_fast.dialer import dial
+from pulsar_fast.tls import TlsDialer
 from tests.brokers.frames import Frame
 from tests.simulation.application import Application
 from tests.simulation.checker import Checker
 from tests.simulation.cluster import Link, Registered, Told
 from tests.simulation.coverage import Coverage
+from tests.simulation.identity import contexts
 from tests.simulation.life import HOSTS, Life
 from tests.simulation.script import Script, write
 from tests.simulation.surroundings import Surroundings
@@ -124,16 +126,17 @@ class SocketLife(Life):
         """Raises `Broken` when a rule is broken."""
         async with contextlib.AsyncExitStack() as stack:
             ports = []
+            context = contexts()[1] if self.is_over_tls else None
             for host in range(len(HOSTS)):
                 server = await self.loop.create_server(
-                    lambda host=host: SocketWire(self, host), "127.0.0.1", 0
+                    lambda host=host: SocketWire(self, host), "127.0.0.1", 0, ssl=context
                 )
                 stack.push_async_callback(self._close, server)
                 server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
                 ports.append(server.sockets[0].getsockname()[1])
-            self.cluster.urls += [f"pulsar://127.0.0.1:{port}" for port in ports]
+            self.cluster.urls += [f"{self.scheme}://127.0.0.1:{port}" for port in ports]
             try:
-                await self._live(f"pulsar://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
+                await self._live(f"{self.scheme}://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
             except Exception as error:
                 self.checker.fail(f"{type(error).__name__}: {error}")
         self.verdict()
@@ -148,7 +151,9 @@ class SocketLife(Life):
 
     async def _live(self, url: str) -> None:
         client = Client(url, **self.options())
-        client._core = ClientCore(replace(client._source.first, dial=_dial_small))
+        service = client._source.first
+        dial = TlsDialer(service.options, _dial_small) if self.is_over_tls else _dial_small
+        client._core = ClientCore(replace(service, dial=dial))
         client._loop = self.loop
         self.app.use(client, client._core)
         try:
@@ -157,7 +162,7 @@ class SocketLife(Life):
             await self.shut_down()
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self.loop, self.cluster, self.app, lambda by_ms: None)
+        return Surroundings(self.loop, self.cluster, self.app, self.proof, lambda by_ms: None)
 
     def is_busy(self) -> Any:
         core = self.app.core

@@ -9,6 +9,7 @@ from pulsar_fast.wire.messages import BaseCommand
 from tests.brokers.frames import encode, receipt_for, refusal_of
 from tests.simulation.application import Application, Hand
 from tests.simulation.cluster import ABOVE, Answer, Cluster, Link
+from tests.simulation.identity import Proof
 
 
 class Surroundings:
@@ -19,12 +20,14 @@ class Surroundings:
         loop: asyncio.AbstractEventLoop,
         cluster: Cluster,
         app: Application,
+        proof: Proof,
         set_wall_clock: Callable[[int], None],
     ) -> None:
         self.loop = loop
         self.cluster = cluster
         self.topics = app.topics
         self.app = app
+        self.proof = proof
         self.set_wall_clock = set_wall_clock
 
     # --- brokers
@@ -35,6 +38,17 @@ class Surroundings:
 
     def act_refuse(self, after: int, code: int) -> None:
         self.cluster.refusals.append((after, code))
+
+    def act_credentials(self, faults: list[str]) -> None:
+        self.proof.faults.extend(faults)
+
+    def act_challenge(self, link: int | None, times: int) -> None:
+        """Of a connection, or in so many handshakes."""
+        if link is None:
+            self.cluster.challenged_handshakes += times
+        elif (chosen := self._link(link)) is not None:
+            for _ in range(times):
+                self.cluster.challenge(chosen)
 
     def act_receipts(self, faults: list[str]) -> None:
         self.cluster.receipt_faults.extend(faults)
@@ -100,10 +114,7 @@ class Surroundings:
         if chosen is None:
             return
         command = BaseCommand(type=BaseCommand.PING, ping={})
-        if kind == "challenge":
-            command = BaseCommand(type=BaseCommand.AUTH_CHALLENGE)
-            command.authChallenge.server_version = "simulated"
-        elif kind == "success":
+        if kind == "success":
             command = BaseCommand(type=BaseCommand.SUCCESS)
             command.success.request_id = 2**40
         elif kind == "pong":

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from tests.simulation.coverage import Coverage
+from tests.simulation.identity import contexts
 from tests.simulation.life import SimulatedLife
 from tests.simulation.runner import failure_of, live
 from tests.simulation.script import cut_down, write
@@ -22,6 +23,7 @@ def test_no_life_breaks_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert coverage.steps >= STEPS
     if STEPS >= 1_000_000:
         assert coverage.missing(100) == []
+        assert coverage.counted["events over TLS"] >= 50_000
 
 
 @pytest.mark.timeout(300)
@@ -32,11 +34,16 @@ def test_no_life_over_real_sockets_breaks_a_rule(kind: type[SocketLife]) -> None
     assert live_on_sockets(kind, steps).steps >= steps
 
 
-def test_the_same_seed_is_the_same_life() -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_the_same_seed_is_the_same_life(tls: bool) -> None:
+    """Over TLS too, whatever keys and random numbers a handshake has."""
+    scripts = [script for script in map(write, range(60)) if script.settings["tls"] is tls]
     first, second = Coverage(), Coverage()
     for coverage in (first, second):
-        SimulatedLife(write(7), coverage).run()
-    assert (first.seen, first.steps) == (second.seen, second.steps)
+        contexts.cache_clear()
+        for script in scripts[:10]:
+            SimulatedLife(script, coverage).run()
+    assert (first.seen, first.counted, first.steps) == (second.seen, second.counted, second.steps)
 
 
 def test_a_script_is_cut_down_to_what_a_failure_needs() -> None:
