@@ -35,9 +35,10 @@ demo: build ## ingest a real file into the embedded broker and read every line b
 test: build ## the whole test suite
 	$(BIN)/python -m pytest $(TESTS)
 
-soak: build ## lives (MINUTES=10 of them), tokens, figures, and outages of real brokers at length (about 35 minutes more)
+soak: build ## lives (MINUTES=10 of them), tokens, more faults over TLS, figures, outages of real brokers (about 35 minutes more)
 	$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),10)
 	PULSAR_FAST_TRAFFIC_SECONDS=60 $(BIN)/python -m pytest --timeout=150 -k renewed tests/integration/test_authentication.py
+	PULSAR_FAST_AT_LENGTH=1 $(BIN)/python -m pytest tests/faults -k TLS
 	$(BIN)/python -m tests.figures
 	$(BIN)/python -m tests.outages --full
 

@@ -1,5 +1,7 @@
 """A scripted broker for each test, and clients that do not wait long."""
 
+import os
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from pulsar_fast import Client, Producer
 from tests import live_counters
+from tests.certificates import Authority
 from tests.faults.scripted_broker import ScriptedBroker
 
 QUICK: dict[str, Any] = {
@@ -14,6 +17,18 @@ QUICK: dict[str, Any] = {
     "initial_backoff_interval_ms": 2,
     "max_backoff_interval_ms": 50,
 }
+
+
+_OVER_TLS = {"breaking", "connections", "dropped", "endings", "flow", "payloads", "reconnecting", "refusals"}
+"""Files whose tests with a broker run over plain TCP and over TLS."""
+_AT_LENGTH = {"answers", "cancelled_by_others", "credentials"}
+"""The same, where `PULSAR_FAST_AT_LENGTH` is set, as `make soak` does."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    files = _OVER_TLS | (_AT_LENGTH if os.environ.get("PULSAR_FAST_AT_LENGTH") else set())
+    if "transport" in metafunc.fixturenames and metafunc.module.__name__.rpartition("test_")[2] in files:
+        metafunc.parametrize("transport", ["plain", "TLS"])
 
 
 class KeepingClient(Client):
@@ -31,9 +46,36 @@ class KeepingClient(Client):
 
 
 @pytest.fixture
-def broker() -> Iterator[ScriptedBroker]:
+def transport() -> str:
+    """`plain` or `TLS`."""
+    return "plain"
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def broker_context(authority: Authority) -> ssl.SSLContext:
+    return authority.issue("broker", ("127.0.0.1",)).server()
+
+
+@pytest.fixture
+def context_of_broker(
+    transport: str, authority: Authority, broker_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> ssl.SSLContext | None:
+    """None over plain TCP. Else clients of the test trust it untold, those of other processes too."""
+    if transport == "plain":
+        return None
+    monkeypatch.setenv("SSL_CERT_FILE", authority.path)
+    return broker_context
+
+
+@pytest.fixture
+def broker(context_of_broker: ssl.SSLContext | None) -> Iterator[ScriptedBroker]:
     """Its client has broken no rule of the protocol."""
-    with ScriptedBroker() as broker:
+    with ScriptedBroker(context=context_of_broker) as broker:
         yield broker
 
 

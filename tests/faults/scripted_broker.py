@@ -6,6 +6,7 @@ client may ever send (a bad checksum, a frame for nobody, ids that do not rise) 
 
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -16,6 +17,7 @@ from pulsar_fast.wire.messages import BaseCommand, CommandLookupTopicResponse
 from tests import live_counters
 from tests.brokers import frames
 from tests.brokers.frames import Frame, Inbox, error_answer, lookup_answer, refusal
+from tests.tls_server import TlsServer
 
 LEDGER = 7
 REFRESH = b"PulsarAuthRefresh"
@@ -24,8 +26,9 @@ REFRESH = b"PulsarAuthRefresh"
 class Link:
     """One accepted connection."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         self.socket = sock
+        self._tls = None if context is None else TlsServer(context)
         self.inbox = Inbox()
         self.is_open = True
         self.accepted_at = time.monotonic()
@@ -43,11 +46,25 @@ class Link:
         if self.bytes_left is not None:
             data = data[: self.bytes_left]
             self.bytes_left -= len(data)
+        if self._tls is not None:
+            self._tls.encrypt(data)
+            data = self._tls.take()
+        self._transmit(data)
+        if cut:
+            self.close()
+
+    def receive(self, data: bytes) -> bytes:
+        """What the client says with these bytes."""
+        if self._tls is None:
+            return data
+        inside = self._tls.decrypt(data)
+        self._transmit(self._tls.take())
+        return inside
+
+    def _transmit(self, data: bytes) -> None:
         try:
             self._send_in_pieces(data)
         except OSError:
-            self.close()
-        if cut:
             self.close()
 
     def _send_in_pieces(self, data: bytes) -> None:
@@ -105,21 +122,36 @@ class Rule:
     ) -> None:
         kind = CommandLookupTopicResponse.Redirect
         self.answer_bytes(
-            lambda frame: lookup_answer(frame, url, kind, tls_url=tls_url, authoritative=authoritative), times
+            lambda frame: lookup_answer(
+                frame, url, kind, tls_url=tls_url or _over_tls(url), authoritative=authoritative
+            ),
+            times,
         )
 
     def send_to(
         self, url: str, *, tls_url: str = "", through_proxy: bool = False, times: int | None = None
     ) -> None:
         self.answer_bytes(
-            lambda frame: lookup_answer(frame, url, tls_url=tls_url, through_proxy=through_proxy), times
+            lambda frame: lookup_answer(
+                frame, url, tls_url=tls_url or _over_tls(url), through_proxy=through_proxy
+            ),
+            times,
         )
 
 
 class ScriptedBroker:
-    """Listens at once, on loopback; runs on a thread of its own until `stop`."""
+    """Listens at once, on loopback, for TLS if there is a context; runs on a thread of its own until `stop`.
 
-    def __init__(self, host: str = "127.0.0.1", *, max_message_size: int | None = None) -> None:
+    All that a script counts is counted in plaintext, but for the pieces of `dribble`.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        *,
+        max_message_size: int | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.frames: list[Frame] = []
         self.links: list[Link] = []
@@ -128,7 +160,6 @@ class ScriptedBroker:
         self.max_message_size = max_message_size
         self.last_sequence_id = -1
         self.schema_version = b""
-        self.tls_url = ""  # which look-ups name beside the plain one
         self.partitions = 0  # of every topic
         self._entries = 0
         self._names = 0
@@ -141,11 +172,17 @@ class ScriptedBroker:
         self._piece_size: int | None = None
         self._stopped = False
         self._host = host
+        self._context = context
         self._listener: socket.socket | None = self._listen(0)
         self.port = int(self._listener.getsockname()[1])
+        self.tls_url = "" if context is None else self.url  # which look-ups name beside the plain one
         self._waked, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="scripted broker", daemon=True)
         self._thread.start()
+
+    def another(self, *, max_message_size: int | None = None) -> "ScriptedBroker":
+        """One more, with the same transport."""
+        return ScriptedBroker(self._host, max_message_size=max_message_size, context=self._context)
 
     @property
     def address(self) -> str:
@@ -153,7 +190,7 @@ class ScriptedBroker:
 
     @property
     def url(self) -> str:
-        return f"pulsar://{self.address}"
+        return f"{'pulsar' if self._context is None else 'pulsar+ssl'}://{self.address}"
 
     # --- the script
 
@@ -224,7 +261,9 @@ class ScriptedBroker:
         body = frame.command.producer if frame.kind == BaseCommand.PRODUCER else frame.command.send
         if frame.link.producers.pop(body.producer_id, None):
             frame.link.dropped.add(body.producer_id)
-        return frames.close_producer(body.producer_id, assigned or None, assigned_tls or None)
+        return frames.close_producer(
+            body.producer_id, assigned or None, assigned_tls or _over_tls(assigned) or None
+        )
 
     def send_error(self, code: int, at: Frame, text: str = "as scripted") -> None:
         at.link.send(refusal(at, code, text))
@@ -398,7 +437,7 @@ class ScriptedBroker:
     def _accept(self, listener: socket.socket) -> None:
         sock, _ = listener.accept()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = Link(sock)
+        link = Link(sock, self._context)
         link.bytes_left = self._cuts.pop(0) if self._cuts else None
         link.piece_size = self._piece_size
         self.links.append(link)
@@ -411,8 +450,8 @@ class ScriptedBroker:
         if not data:
             link.close()
             return
-        link.inbox.add(data)
         try:
+            link.inbox.add(link.receive(data))
             for frame in link.inbox.frames(link):
                 self.frames.append(frame)
                 self._check(frame)
@@ -469,6 +508,10 @@ class ScriptedBroker:
             rule.act(frame)
             return
         self.usual_answer(frame)
+
+
+def _over_tls(url: str) -> str:
+    return url if url.startswith("pulsar+ssl:") else ""
 
 
 def _is_dropped(frame: Frame) -> bool:

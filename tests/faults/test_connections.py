@@ -108,7 +108,7 @@ def test_an_idle_connection_is_closed(broker: ScriptedBroker, make_client: Calla
 
 def test_idle_connections_beside_used_ones(broker: ScriptedBroker, make_client: Callable[..., Any]) -> None:
     """The one for look-ups goes, the one with a producer stays, sending or not."""
-    with ScriptedBroker() as owner:
+    with broker.another() as owner:
         broker.on_lookup().send_to(owner.url)
         client = make_client(broker.url, connection_max_idle_seconds=0.05)
         patient = make_client(broker.url, connection_max_idle_seconds=None)

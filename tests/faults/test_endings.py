@@ -16,8 +16,8 @@ PRODUCER, CLOSE = BaseCommand.PRODUCER, BaseCommand.CLOSE_PRODUCER
 
 
 @pytest.fixture
-def successor() -> Iterator[ScriptedBroker]:
-    with ScriptedBroker() as successor:
+def successor(broker: ScriptedBroker) -> Iterator[ScriptedBroker]:
+    with broker.another() as successor:
         yield successor
 
 

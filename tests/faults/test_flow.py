@@ -56,7 +56,7 @@ def test_a_stalled_broker_beside_a_good_one(
     broker: ScriptedBroker, make_producer: MakeProducer, sizes: tuple[int, ...]
 ) -> None:
     """They share the memory limit; with the deadlines of the stalled one all who wait go on, whatever their size."""
-    with ScriptedBroker() as stalled:
+    with broker.another() as stalled:
         broker.on_lookup().send_to(stalled.url, times=1)
         far = make_producer(
             "far", {"memory_limit_bytes": 4_000_000}, send_timeout_millis=500, max_pending_messages=0

@@ -250,7 +250,7 @@ def test_a_named_successor_is_asked_at_once(broker: ScriptedBroker, make_produce
     slow = {"initial_backoff_interval_ms": 5000, "max_backoff_interval_ms": 5000}
     producer = make_producer(client=slow)
     lookups = len(broker.got(BaseCommand.LOOKUP))
-    with ScriptedBroker() as successor:
+    with broker.another() as successor:
         broker.close_producer(assigned=successor.url)
         started = time.monotonic()
         producer.send(b"x")
@@ -928,7 +928,7 @@ def test_a_successor_that_takes_less(broker: ScriptedBroker, make_producer: Make
     send_all(producer, outcomes, [1], size=5000)
     send_all(producer, outcomes, [2])
     broker.wait_for(lambda b: len(b.sends) == 3)
-    with ScriptedBroker(max_message_size=1000) as successor:
+    with broker.another(max_message_size=1000) as successor:
         broker.close_producer(assigned=successor.url)
         outcomes.wait_for(3)
         assert outcomes.results == {0: Result.Ok, 1: Result.MessageTooBig, 2: Result.Ok}

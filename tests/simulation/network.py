@@ -67,6 +67,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, time: VirtualTime) -> None:
         self._time = time
         super().__init__(_VirtualSelector(time))
+        self._clock_resolution = 1e-10  # seconds by which timers may fire early; time passes by 1e-9 at least
 
     def time(self) -> float:
         return self._time.now_ns / 1e9
