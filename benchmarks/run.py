@@ -8,6 +8,7 @@ import os
 import platform
 import resource
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -23,9 +24,13 @@ BIN = HERE / "bin"
 RESULTS = HERE / "results"
 COMPILER = os.environ.get("CC", "cc")
 
+CHECKSUM_FLAGS = ["-msse4.2"] if platform.machine() in ("x86_64", "AMD64") else []
+"""For the instruction; elsewhere the programs use tables."""
+
 SIZE, BATCH, PENDING = 100, 1000, 50_000
 MEMORY_MESSAGES, MEMORY_PENDING = 20_000_000, 1000
-WORKS = ("floor", "callback", "nocallback", "send_many", "official")
+OVER_TLS = ("callback_tls", "send_many_tls")
+WORKS = ("floor", "callback", "nocallback", "send_many", "official", *OVER_TLS)
 TARGETS = {"callback": 35, "nocallback": 18, "send_many": 5}
 """How many times the floor each work may cost, at most."""
 
@@ -80,14 +85,19 @@ class Row:
     official_over_it: float | None
     throughput: float
     standin_share: float
+    ssl_share: float | None
+    """What encrypting the same pieces alone costs, as a part of the client's CPU; None without TLS."""
 
 
 class Standin:
-    """A fresh stand-in broker: a context manager that ends it."""
+    """A fresh stand-in broker, with TLS or without: a context manager that ends it."""
+
+    def __init__(self, *, tls: bool) -> None:
+        self._program = BIN / ("standin-tls" if tls else "standin")
 
     def __enter__(self) -> Standin:
         self._process = subprocess.Popen(
-            [BIN / "standin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [self._program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline().removeprefix("port "))
@@ -113,12 +123,17 @@ def compile_programs() -> None:
     """Compiles the C programs into bin/."""
     if shutil.which(COMPILER) is None:
         sys.exit(f"the benchmarks need a C compiler, and {COMPILER!r} is not there")
-    flags = ["-std=c11", "-O3", "-Wall", "-Wextra"]
-    if platform.machine() in ("x86_64", "AMD64"):
-        flags.append("-msse4.2")  # its CRC32C instruction; elsewhere the programs use tables
+    flags = ["-std=c11", "-O3", "-Wall", "-Wextra", *CHECKSUM_FLAGS]
     BIN.mkdir(exist_ok=True)
     for name in ("standin", "floor"):
         subprocess.run([COMPILER, *flags, "-o", BIN / name, HERE / f"{name}.c"], check=True)
+
+
+def compile_tls() -> bool:
+    """Compiles the stand-in that speaks TLS; whether OpenSSL's headers are there for it."""
+    flags = ["-std=gnu11", "-O3", *CHECKSUM_FLAGS, "-DOVER_TLS"]
+    command = [COMPILER, *flags, "-o", BIN / "standin-tls", HERE / "standin.c", "-lssl", "-lcrypto"]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def command_for(work: str, port: int, seconds: float) -> list[str]:
@@ -126,10 +141,11 @@ def command_for(work: str, port: int, seconds: float) -> list[str]:
     if work == "floor":
         return [str(BIN / "floor"), str(port), str(seconds), str(SIZE), str(BATCH)]
     name = "official" if work == "official" else "ours"
-    shape = "callback" if work in ("official", "memory") else work
+    shape = "callback" if work in ("official", "memory") else work.removesuffix("_tls")
+    scheme = "pulsar+ssl" if work in OVER_TLS else "pulsar"
     pending = MEMORY_PENDING if work == "memory" else PENDING
     length = ["--messages", str(MEMORY_MESSAGES)] if work == "memory" else ["--seconds", str(seconds)]
-    program = [sys.executable, str(HERE / "peers" / f"{name}.py"), "--url", f"pulsar://127.0.0.1:{port}"]
+    program = [sys.executable, str(HERE / "peers" / f"{name}.py"), "--url", f"{scheme}://127.0.0.1:{port}"]
     sizes = ["--size", str(SIZE), "--batch", str(BATCH), "--pending", str(pending)]
     return [*program, "--shape", shape, *length, *sizes]
 
@@ -164,13 +180,13 @@ def doubts(client: dict[str, float], standin: dict[str, float]) -> list[str]:
 def measure(work: str, number: int, seconds: float) -> Run:
     """Measures one work against a fresh stand-in and judges the result."""
     start, others = time.monotonic(), foreign_cpu_seconds()
-    with Standin() as standin:
+    with Standin(tls=work in OVER_TLS) as standin:
         command = command_for(work, standin.port, seconds)
         client, problems = run_command(command, seconds)
         counters = standin.stop()
     others = (foreign_cpu_seconds() - others) / (time.monotonic() - start)
     run = Run(work, number, command, client, counters, others, problems or doubts(client, counters))
-    print(f"round {number}  {work:<11}{verdict(run)}", flush=True)
+    print(f"round {number}  {work:<14}{verdict(run)}", flush=True)
     return run
 
 
@@ -218,6 +234,9 @@ def summarize(runs: Sequence[Run]) -> list[Row]:
                 official_over_it=quotient("official", work),
                 throughput=median(run.throughput for run in its),
                 standin_share=median(run.standin["share"] for run in its),
+                ssl_share=median(run.client["ssl_seconds"] / run.client["cpu_seconds"] for run in its)
+                if work in OVER_TLS
+                else None,
             )
         )
     return rows
@@ -234,6 +253,7 @@ def table(rows: Sequence[Row]) -> str:
             "official ÷ it",
             "messages/s",
             "stand-in core",
+            "encryption alone",
         )
     ]
     for row in rows:
@@ -246,6 +266,7 @@ def table(rows: Sequence[Row]) -> str:
                 ratio(row.official_over_it),
                 f"{row.throughput:,.0f}",
                 f"{row.standin_share:.0%}",
+                "" if row.ssl_share is None else f"{row.ssl_share:.0%}",
             )
         )
     return aligned(cells)
@@ -285,6 +306,7 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "packages": {name: installed(name) for name in ("pulsar-fast", "pulsar-client")},
+        "openssl": ssl.OPENSSL_VERSION,
     }
 
 
@@ -352,7 +374,11 @@ def main() -> None:
     if options.quick:
         options.rounds, options.seconds = 1, 1.0
     compile_programs()
-    runs = watch_memory() if options.memory else compare(options.only, options.rounds, options.seconds)
+    works = options.only
+    if not options.memory and set(works) & set(OVER_TLS) and not compile_tls():
+        print("nothing over TLS: the stand-in needs OpenSSL's headers for it (on Debian: libssl-dev)")
+        works = [work for work in works if work not in OVER_TLS]
+    runs = watch_memory() if options.memory else compare(works, options.rounds, options.seconds)
     refused = sum(bool(run.problems) for run in runs)
     if refused:
         sys.exit(f"{refused} of {len(runs)} results were refused")

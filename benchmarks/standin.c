@@ -6,9 +6,14 @@
  *
  * Every SEND gets a receipt, right or wrong: the counters are the verdict. The ids of a producer must start at 0
  * and go up by the number of messages; a frame that skips ids is a gap, one that goes back is a repeat. A frame
- * that cannot be parsed, or is cut off by the end of its connection, is malformed and ends the connection. */
+ * that cannot be parsed, or is cut off by the end of its connection, is malformed and ends the connection.
+ *
+ * Compiled with OVER_TLS it speaks TLS (and needs OpenSSL). */
 #define _GNU_SOURCE
 #include "wire.h"
+#ifdef OVER_TLS
+#include "tls.h"
+#endif
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -55,6 +60,9 @@ struct connection {
     int fd;
     bool writing; /* receipts wait for room in the socket; nothing is read meanwhile */
     struct buffer in, out;
+#ifdef OVER_TLS
+    SSL *tls;
+#endif
     struct producer *producers;
     size_t producer_count;
 };
@@ -64,6 +72,14 @@ static double cpu_at_reset;
 static uint64_t entries, producers_named;
 static int poller;
 static char service_url[64];
+#ifdef OVER_TLS
+#define SCHEME "pulsar+ssl"
+enum { URL_FIELD = 2 }; /* of an answer to a look-up */
+static SSL_CTX *tls_context;
+#else
+#define SCHEME "pulsar"
+enum { URL_FIELD = 1 };
+#endif
 
 /* ---- helpers ---- */
 
@@ -242,7 +258,7 @@ static bool on_lookup(struct connection *c, struct span command)
     uint8_t fields[128], *end = fields;
     if (!get_fields(command, numbers, 3, 0, NULL))
         return false;
-    end = put_bytes(end, 1, service_url, strlen(service_url));
+    end = put_bytes(end, URL_FIELD, service_url, strlen(service_url));
     end = put_number(end, 3, 1); /* Connect */
     end = put_number(end, 4, numbers[2]);
     end = put_number(end, 5, 1); /* authoritative */
@@ -398,7 +414,24 @@ static bool on_bytes(struct connection *c)
     return true;
 }
 
-/* ---- sockets ---- */
+/* ---- sockets, with TLS or without ---- */
+
+#ifdef OVER_TLS
+static void begin_session(struct connection *c) { c->tls = new_tls(tls_context, c->fd); }
+static void end_session(struct connection *c) { SSL_free(c->tls); }
+static bool holds_more(struct connection *c) { return SSL_has_pending(c->tls); }
+static ssize_t receive(struct connection *c, void *into, size_t size) { return tls_read(c->tls, into, size); }
+static ssize_t transmit(struct connection *c, const void *from, size_t size) { return tls_write(c->tls, from, size); }
+#else
+static void begin_session(struct connection *c) { (void)c; }
+static void end_session(struct connection *c) { (void)c; }
+static bool holds_more(struct connection *c) { return (void)c, false; }
+static ssize_t receive(struct connection *c, void *into, size_t size) { return read(c->fd, into, size); }
+static ssize_t transmit(struct connection *c, const void *from, size_t size)
+{
+    return send(c->fd, from, size, MSG_NOSIGNAL);
+}
+#endif
 
 static void watch(int fd, int operation, uint32_t events, void *owner)
 {
@@ -416,6 +449,7 @@ static void accept_connection(int listener)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     struct connection *c = need(calloc(1, sizeof *c));
     c->fd = fd;
+    begin_session(c);
     c->in = new_buffer(READ_BUFFER);
     c->out = new_buffer(WRITE_BUFFER);
     counters.connections++;
@@ -424,6 +458,7 @@ static void accept_connection(int listener)
 
 static void close_connection(struct connection *c)
 {
+    end_session(c);
     close(c->fd);
     free(c->in.bytes);
     free(c->out.bytes);
@@ -435,7 +470,7 @@ static void close_connection(struct connection *c)
 static bool read_and_answer(struct connection *c)
 {
     uint8_t *at = reserve(&c->in, READ_ROOM);
-    ssize_t size = read(c->fd, at, c->in.capacity - c->in.end);
+    ssize_t size = receive(c, at, c->in.capacity - c->in.end);
     if (size < 0)
         return errno == EAGAIN || errno == EINTR;
     if (size == 0) {
@@ -454,7 +489,7 @@ static bool write_answers(struct connection *c)
 {
     struct buffer *out = &c->out;
     if (out->begin != out->end) {
-        ssize_t size = send(c->fd, out->bytes + out->begin, out->end - out->begin, MSG_NOSIGNAL);
+        ssize_t size = transmit(c, out->bytes + out->begin, out->end - out->begin);
         if (size < 0 && errno != EAGAIN && errno != EINTR)
             return false;
         out->begin += size > 0 ? (size_t)size : 0;
@@ -468,8 +503,12 @@ static bool write_answers(struct connection *c)
 
 static void on_connection(struct connection *c)
 {
-    if ((!c->writing && !read_and_answer(c)) || !write_answers(c))
-        close_connection(c);
+    do {
+        if ((!c->writing && !read_and_answer(c)) || !write_answers(c)) {
+            close_connection(c);
+            return;
+        }
+    } while (!c->writing && holds_more(c));
 }
 
 static int listen_on_loopback(void)
@@ -480,7 +519,7 @@ static int listen_on_loopback(void)
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) < 0 || listen(fd, SOMAXCONN) < 0 ||
         getsockname(fd, (struct sockaddr *)&address, &size) < 0)
         die("listen on 127.0.0.1");
-    snprintf(service_url, sizeof service_url, "pulsar://127.0.0.1:%d", ntohs(address.sin_port));
+    snprintf(service_url, sizeof service_url, SCHEME "://127.0.0.1:%d", ntohs(address.sin_port));
     printf("port %d\n", ntohs(address.sin_port));
     fflush(stdout);
     return fd;
@@ -519,6 +558,10 @@ static bool input_ended(void)
 int main(void)
 {
     crc32c_init();
+#ifdef OVER_TLS
+    tls_context = new_tls_context();
+    signal(SIGPIPE, SIG_IGN);
+#endif
     poller = epoll_create1(EPOLL_CLOEXEC);
     if (poller < 0)
         die("epoll_create1");

@@ -21,12 +21,19 @@ Callback = Callable[[Any, Any], None]
 Send = Callable[[int], None]
 
 
-def measure(connect: Callable[[str], Any], shapes: Sequence[str]) -> None:
+def measure(
+    connect: Callable[[str], Any],
+    shapes: Sequence[str],
+    begin: Callable[[], None] = lambda: None,
+    after: Callable[[str], dict[str, float]] = lambda url: {},
+) -> None:
     """Sends as the command line says and prints the result.
 
     Args:
         connect: makes the client for a service URL.
         shapes: the ways of sending this client offers.
+        begin: called when the warm-up is over.
+        after: measures something more, given the URL, behind the messages.
     """
     options = parse_arguments(shapes)
     client = connect(options.url)
@@ -51,6 +58,7 @@ def measure(connect: Callable[[str], Any], shapes: Sequence[str]) -> None:
         return count
 
     warm_up = send_and_settle(None, WARM_UP_SECONDS)
+    begin()
     rss, cpu, wall = rss_mb(), time.process_time(), time.perf_counter()
     count = send_and_settle(options.messages, options.seconds)
     result = {
@@ -61,14 +69,14 @@ def measure(connect: Callable[[str], Any], shapes: Sequence[str]) -> None:
         "rss_start_mb": rss,
         "rss_end_mb": rss_mb(),
     }
+    print(json.dumps(result | after(options.url)))
     client.close()
-    print(json.dumps(result))
 
 
 def parse_arguments(shapes: Sequence[str]) -> argparse.Namespace:
     """The options that all peers take."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--url", required=True, help="pulsar://host:port")
+    parser.add_argument("--url", required=True, help="pulsar://host:port, or pulsar+ssl://")
     parser.add_argument("--shape", choices=shapes, default=shapes[0], help="how to send")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to send, after the warm-up")
     parser.add_argument("--messages", type=int, help="how many to send, instead of --seconds")
