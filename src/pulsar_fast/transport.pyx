@@ -16,6 +16,11 @@ def begin_connecting(int family, str host not None, uint16_t port, uint32_t scop
     return fd
 
 
+cdef enum:
+    _MOST_CHUNKS = 8
+    _READ_SIZE = 65536
+
+
 cdef class Transport:
     """The seam. A subclass in Python implements `take(chunks) -> int` and `give(limit) -> bytes | None`.
 
@@ -29,15 +34,19 @@ cdef class Transport:
         self.most = <size_t>-1
 
     cdef Py_ssize_t offer(self, iovec* pieces, int count) except -2:
-        cdef list chunks = []
-        cdef size_t size, left = self.most
+        """All of it as one chunk, copied once."""
+        cdef size_t size, left, total = 0
+        for i in range(count):
+            total += pieces[i].iov_len
+        left = total = min(total, self.most)
+        cdef bytes chunk = PyBytes_FromStringAndSize(NULL, total)
+        cdef char* at = PyBytes_AS_STRING(chunk)
         for i in range(count):
             size = min(pieces[i].iov_len, left)
-            chunks.append((<char*>pieces[i].iov_base)[:size])
+            memcpy(at, pieces[i].iov_base, size)
+            at += size
             left -= size
-            if left == 0:
-                break
-        return self.take(chunks)
+        return self.take([chunk])
 
     cdef Py_ssize_t receive(self, char* into, size_t size) except -2:
         cdef bytes received = self.give(size)
@@ -94,16 +103,19 @@ cdef class SocketTransport(Transport):
     # The same for a layer above in Python.
 
     def take(self, list chunks):
-        try:
-            return self.socket.sendmsg(chunks)
-        except BlockingIOError:
-            return -1
+        cdef iovec pieces[_MOST_CHUNKS]
+        cdef int count = 0
+        cdef bytes chunk
+        for chunk in chunks[:_MOST_CHUNKS]:
+            pieces[count].iov_base = PyBytes_AS_STRING(chunk)
+            pieces[count].iov_len = PyBytes_GET_SIZE(chunk)
+            count += 1
+        return self.offer(pieces, count)
 
     def give(self, size_t limit):
-        try:
-            return self.socket.recv(limit)
-        except BlockingIOError:
-            return None
+        cdef char[_READ_SIZE] buffer
+        cdef Py_ssize_t received = self.receive(buffer, min(limit, <size_t>_READ_SIZE))
+        return None if received < 0 else buffer[:received]
 
     def watch_reading(self, call):
         self.loop.add_reader(self.fd, call)
