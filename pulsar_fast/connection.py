@@ -284,6 +284,12 @@ class Connection(Channel):
         self._challenge = command.authChallenge.challenge.auth_data
         if self._answering is None:
             self._answering = self._loop.create_task(self._answer_challenges())
+            self._answering.add_done_callback(self._on_answered)
+
+    def _on_answered(self, answering: "asyncio.Task[None]") -> None:
+        """Somebody may cancel it, begun or not; the broker must not wait for an answer in vain."""
+        if answering.cancelled():
+            self.lose(AuthenticationError(f"answering {self.address} was cancelled"))
 
     async def _answer_challenges(self) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_fast import PulsarException
+from pulsar_fast import Authentication, PulsarException
 from pulsar_fast.asyncio import Client
 from pulsar_fast.wire.messages import BaseCommand
 from tests.faults.conftest import QUICK
@@ -145,3 +145,36 @@ def test_reconnecting(broker: ScriptedBroker, after_turns: int) -> None:
         return producer
 
     run(broker, scene)
+
+
+def test_answering_a_challenge(broker: ScriptedBroker) -> None:
+    """The connection whose challenge stays without an answer ends, and its messages go over the next one."""
+
+    class Pensive(Authentication):
+        name = "pensive"
+        asked = 0
+
+        async def initial_data(self) -> bytes:
+            return b""
+
+        async def answer(self, challenge: bytes) -> bytes:
+            self.asked += 1
+            await asyncio.sleep(5)
+            return b""
+
+    async def scene() -> None:
+        pensive = Pensive()
+        async with Client(broker.url, authentication=pensive, **QUICK) as client:
+            producer = await client.create_producer("t")
+            broker.challenge()
+            while not pensive.asked:
+                await asyncio.sleep(0.005)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await turns(3)
+            await producer.send(b"x")
+            assert producer.stats().reconnects == 1
+
+    asyncio.run(scene())
+    assert broker.payloads == [b"x"]
+    assert len(broker.links) == 2
