@@ -134,6 +134,7 @@ class Life:
         self.cluster.heal()
         self.proof.faults.clear()
         await asyncio.sleep(1)
+        self._check_challenges()
         self.cluster.heal()
         self.cluster.ping()
         hands = [hand for hand in self.app.hands if not hand.topic.terminated]
@@ -159,13 +160,17 @@ class Life:
         await asyncio.sleep(0.1)  # for what is on its way
         self._check_links()
 
+    def _check_challenges(self) -> None:
+        """Each was answered by now, or its connection is over."""
+        if any(link.challenges for link in self.cluster.open_links()):
+            self.checker.fail("a challenge has no answer")
+
     def _check_links(self) -> None:
         """What brokers see of a client that had time to settle."""
+        self._check_challenges()
         for link in self.cluster.open_links():
             if link.pinged:
                 self.checker.fail("a ping has no answer")
-            if link.challenges:
-                self.checker.fail("a challenge has no answer")
             for number in (*link.producers, *link.registering):
                 hand = self.app.hand_of(number)
                 if hand is None or hand.state in (State.CLOSED, State.FAILED):

@@ -226,7 +226,9 @@ def _challenge(draw: random.Random) -> list[Act]:
     if draw.random() < 0.3:
         asked = {"link": None, "times": draw.choice([1, 2])}
     acts = [Act("credentials", {"faults": faults}, 0), Act("challenge", asked, _pause(draw))]
-    return [*acts, _send(draw)] if draw.random() < 0.5 else acts
+    if draw.random() < 0.5:
+        acts += [_send(draw), Act("challenge", asked, _pause(draw))]
+    return acts
 
 
 @_act(3)
