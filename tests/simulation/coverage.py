@@ -100,5 +100,5 @@ class Coverage:
                 "-" if (state, event) in IMPOSSIBLE else f"{self.seen[state, event]:,}" for state in State
             )
             lines.append(event.ljust(24) + "".join(cell.rjust(13) for cell in cells))
-        lines += (f"{what.ljust(37)}{self.counted[what]:,}" for what in COUNTED)
+        lines += (f"{what.ljust(40)}{self.counted[what]:,}" for what in COUNTED)
         return "\n".join([head, *lines])
