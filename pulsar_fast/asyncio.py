@@ -347,6 +347,7 @@ class Client:
         max_backoff_interval_ms: int = 10000,
         connections_per_broker: int = 1,
         connection_max_idle_seconds: float | None = 60,
+        description: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         tls_minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2,
         tls_ciphers: str | None = None,

@@ -47,6 +47,10 @@ class Client:
     connections_per_broker: among which the producers are divided; each stays with its own. Default 1.
     connection_max_idle_seconds: a connection without producers and requests for so long is closed, at most a
         quarter later; None for never. Default 60.
+    description: of the client, shown by brokers behind its version; at most 64 characters.
+    concurrent_lookup_requests: look-ups under way; further ones wait. Default 50000.
+    stats_interval_in_seconds: the counters of each producer go to the log so often, at level INFO. Default 600; 0
+        for never.
     use_tls: TLS to brokers also with `pulsar://` and `http://`. Default False.
     tls_trust_certs_file_path: PEM file of the CAs to trust. Default the system's, else those of `certifi`.
     tls_allow_insecure_connection: accept any certificate of a broker. Default False.
@@ -91,6 +95,7 @@ class Client:
         max_backoff_interval_ms: int = 10000,
         connections_per_broker: int = 1,
         connection_max_idle_seconds: float | None = 60,
+        description: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         tls_minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2,
         tls_ciphers: str | None = None,

@@ -56,6 +56,17 @@ class ClientCore:
         self._failover: Failover | None = None
         self._closing: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None  # kept, since the loop holds tasks weakly
+        self._stats_timer: asyncio.TimerHandle | None = None
+        self._log_stats_later()
+
+    def _log_stats_later(self) -> None:
+        if self.options.stats_interval_in_seconds:
+            self._stats_timer = self._loop.call_later(self.options.stats_interval_in_seconds, self._log_stats)
+
+    def _log_stats(self) -> None:
+        for producer in list(self._producers):
+            self.logger.info("%s: %s", producer.topic.full, producer.stats())
+        self._log_stats_later()
 
     def follow(self, rules: AutoClusterFailover, services: Sequence[Service]) -> None:
         """Check the clusters from now on, the first of which is in use, and use the best one that answers."""
@@ -253,6 +264,8 @@ class ClientCore:
             return
         self._loop.remove_reader(self._wake_fds[0])
         self._close_wake_fds(self._wake_fds)
+        if self._stats_timer is not None:
+            self._stats_timer.cancel()
         if self._failover is not None:
             self._failover.close()
         self.cluster.close(AlreadyClosed("the client is closed"))

@@ -1,5 +1,6 @@
 """A cluster as a client sees it: how to get there, the connections, and whom to ask for topics."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -62,6 +63,7 @@ class Cluster:
     ) -> None:
         self.service = service
         self.pool = ConnectionPool(service.dial, clock, service.options, logger, on_reached)
+        self._lookup_slots = asyncio.Semaphore(service.options.concurrent_lookup_requests)
         self._clock = clock
         self.lookup = self._http_lookup() if service.url.is_http else self.lookup_at(service.url)
 
@@ -73,11 +75,13 @@ class Cluster:
 
     async def broker_of(self, topic: TopicName, migrated_to: Lookup | None) -> BrokerAddress:
         """The broker that serves a topic. One attempt; raises what stopped it, or why the cluster was closed."""
-        return await self.pool.unless_closed((migrated_to or self.lookup).broker_of(topic))
+        async with self._lookup_slots:
+            return await self.pool.unless_closed((migrated_to or self.lookup).broker_of(topic))
 
     async def partitions_of(self, topic: TopicName) -> int:
         """How many partitions a topic has, 0 for one without. One attempt; raises as `broker_of`."""
-        count = await self.pool.unless_closed(self.lookup.partitions_of(topic))
+        async with self._lookup_slots:
+            count = await self.pool.unless_closed(self.lookup.partitions_of(topic))
         if count > _MOST_PARTITIONS:
             raise LookupError(
                 f"{topic.full} has {count} partitions by {self.lookup}, more than any cluster can"

@@ -78,6 +78,7 @@ class Connection(Channel):
         self._loop = asyncio.get_running_loop()
         self._now_ns = clock.now_ns
         self._options = options
+        self._client_version = "-".join(filter(None, (CLIENT_VERSION, options.description)))
         self._logger = logger
         self._conversation = conversation
         self._challenge: bytes | None = None
@@ -147,7 +148,7 @@ class Connection(Channel):
     def _send_connect(self, credentials: Credentials) -> None:
         command = BaseCommand(type=BaseCommand.CONNECT)
         connect = command.connect
-        connect.client_version = CLIENT_VERSION
+        connect.client_version = self._client_version
         connect.protocol_version = PROTOCOL_VERSION
         connect.auth_method_name = credentials.method
         if credentials.data:
@@ -305,7 +306,7 @@ class Connection(Channel):
     def _send_auth_response(self, credentials: Credentials) -> None:
         command = BaseCommand(type=BaseCommand.AUTH_RESPONSE)
         answer = command.authResponse
-        answer.client_version = CLIENT_VERSION
+        answer.client_version = self._client_version
         answer.protocol_version = PROTOCOL_VERSION
         answer.response.auth_method_name = credentials.method
         answer.response.auth_data = credentials.data

@@ -67,6 +67,12 @@ def _text(name: str, value: object) -> None:
         raise ValueError(f"{name} must not be empty")
 
 
+def _description(name: str, value: object) -> None:
+    _text(name, value)
+    if len(str(value)) > 64:
+        raise ValueError(f"{name} must have at most 64 characters, not {len(str(value))}")
+
+
 def _utf8(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise _type_error(name, "a str", value)
@@ -231,6 +237,12 @@ class ClientOptions(_Options):
     """Among which the producers are divided; each stays with its own."""
     connection_max_idle_seconds: float | None = field(default=60, metadata=_checked_by(_or_none(_seconds)))
     """A connection without producers and requests for so long is closed; None: never."""
+    concurrent_lookup_requests: int = field(default=50000, metadata=_checked_by(_integer(1)))
+    """How many look-ups may be under way; further ones wait for their turn."""
+    stats_interval_in_seconds: int = field(default=600, metadata=_checked_by(_integer(0)))
+    """How often the counters of each producer go to the log, at level INFO; 0: never."""
+    description: str | None = field(default=None, metadata=_checked_by(_or_none(_description)))
+    """Told to brokers behind the version of the client, which they show in the statistics of topics."""
     use_tls: bool = field(default=False, metadata=_checked_by(_boolean))
     """Whether to use TLS also with `pulsar://`; `pulsar+ssl://` always does."""
     tls_trust_certs_file_path: str | None = field(default=None, metadata=_checked_by(_or_none(_text)))
@@ -261,9 +273,7 @@ class ClientOptions(_Options):
     _UNSUPPORTED = {
         "io_threads": 1,
         "message_listener_threads": 1,
-        "concurrent_lookup_requests": 50000,
         "log_conf_file_path": None,
-        "stats_interval_in_seconds": 600,
     }
 
     def __post_init__(self) -> None:

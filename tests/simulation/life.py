@@ -89,6 +89,7 @@ class Life:
             "initial_backoff_interval_ms": settings["backoff_ms"][0],
             "max_backoff_interval_ms": settings["backoff_ms"][1],
             "logger": silent,
+            "stats_interval_in_seconds": 0,  # or something would always be left to happen
         }
 
     def verdict(self) -> None:

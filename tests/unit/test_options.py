@@ -85,8 +85,8 @@ def test_unsupported_arguments_are_refused_unless_at_their_default(options, func
 def test_equal_values_of_other_types_are_not_the_default():
     with pytest.raises(NotImplementedError, match="io_threads"):
         ClientOptions.from_arguments(io_threads=True)
-    with pytest.raises(NotImplementedError, match="stats_interval_in_seconds"):
-        ClientOptions.from_arguments(stats_interval_in_seconds=600.0)
+    with pytest.raises(NotImplementedError, match="chunking_enabled"):
+        ProducerOptions.from_arguments(chunking_enabled=0)
 
 
 @pytest.mark.parametrize("options", [ClientOptions, ProducerOptions])
