@@ -418,6 +418,7 @@ class Client:
         message_router: Callable[[Message, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.BoostHash,
         partitions_update_interval_seconds: float | None = 60,
+        compression_level: int | None = None,
     ) -> Producer:
         """Register a producer on a topic. Arguments and errors as in `pulsar_fast.Client.create_producer`."""
         arguments = {name: value for name, value in locals().items() if name not in ("self", "topic")}

@@ -140,6 +140,7 @@ class Client:
         message_router: Callable[[Message, int], int] | None = None,
         hashing_scheme: HashingScheme = HashingScheme.BoostHash,
         partitions_update_interval_seconds: float | None = 60,
+        compression_level: int | None = None,
     ) -> Producer:
         """Register a producer on a topic and wait until the broker has accepted it.
 
@@ -154,6 +155,8 @@ class Client:
         access_mode: `Shared`; `Exclusive` (refused with `ProducerBusy` or `ProducerFenced` while there are others),
             `WaitForExclusive` (waits for its turn as long as it takes), `ExclusiveWithFencing` (the others end with
             `ProducerFenced`). One that has lost its exclusive access ends with `ProducerFenced`.
+        compression_type: how each batch (or message alone) is compressed: LZ4, ZSTD and SNAPPY need the extra `lz4`,
+            `zstd` or `snappy`. compression_level: int, of ZLib (1 to 9, default 6) and ZSTD (-7 to 22, default 3).
         properties: of the producer, dict of str to str.
         message_routing_mode: where messages without a key go on a topic with partitions: to each in turn (with the
             batches), or to one, chosen at random. message_router: `(message, partitions) -> int` instead, for all
@@ -164,7 +167,8 @@ class Client:
 
         The other arguments are those of the official client; they raise `NotImplementedError` unless at their
         default. Raises `ValueError` or `TypeError` naming the argument before anything is sent, what the broker
-        refuses, and the last connection error once the operation timeout has passed.
+        refuses, the last connection error once the operation timeout has passed, and `ImportError` when the library
+        of `compression_type` is not installed.
         """
         arguments = {name: value for name, value in locals().items() if name not in ("self", "topic")}
         options = ProducerOptions.from_arguments(**arguments)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from .authentication import Authentication, AuthenticationTLS
+from .compression import Codec, codec_for
 from .enums import (
     BatchingType,
     CompressionType,
@@ -344,6 +345,12 @@ class ProducerOptions(_Options):
         default=ProducerAccessMode.Shared, metadata=_checked_by(_one_of(ProducerAccessMode))
     )
     """Whether others may produce to the topic meanwhile, and what happens if somebody does."""
+    compression_type: CompressionType = field(
+        default=CompressionType.NONE, metadata=_checked_by(_one_of(CompressionType))
+    )
+    """How each batch, or message alone, is compressed; where that makes it no smaller, it is not."""
+    compression_level: int | None = field(default=None, metadata=_checked_by(_or_none(_integer(-_MAX_INT))))
+    """Of ZLib (1 to 9) and ZSTD (-7 to 22); None: 6 and 3."""
     properties: dict[str, str] | None = field(default=None, metadata=_checked_by(_or_none(_properties)))
     """Shown by the broker in the topic's statistics."""
 
@@ -372,7 +379,6 @@ class ProducerOptions(_Options):
 
     _UNSUPPORTED = {
         "schema": None,
-        "compression_type": CompressionType.NONE,
         "chunking_enabled": False,
         "batching_type": BatchingType.Default,
         "encryption_key": None,
@@ -386,6 +392,11 @@ class ProducerOptions(_Options):
             raise ValueError("message_routing_mode CustomPartition needs a message_router")
         if self.properties is not None:  # the caller may go on changing its own
             object.__setattr__(self, "properties", dict(self.properties))
+        self.codec()  # says what is wrong with the level, or not installed
+
+    def codec(self) -> Codec | None:
+        """A new one for one producer; None: nothing is compressed."""
+        return codec_for(self.compression_type, self.compression_level)
 
     @property
     def send_timeout_seconds(self) -> float | None:
@@ -402,4 +413,9 @@ class ProducerOptions(_Options):
         # Payloads are bytes, so the schema that passes bytes through, whoever wrote it, is none at all.
         if type(arguments.get("schema")).__name__ == "BytesSchema":
             arguments["schema"] = None
+        for option in fields(cls):  # the official client's own enumerations are taken for ours
+            value: Any = arguments.get(option.name)
+            kind = type(option.default)
+            if issubclass(kind, NamedInt) and type(value).__name__ == kind.__name__:
+                arguments[option.name] = kind[value.name]
         return super().from_arguments(**arguments)

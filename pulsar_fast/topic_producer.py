@@ -88,6 +88,7 @@ class TopicProducer:
         self._logger = client.logger
         self._loop = asyncio.get_running_loop()
         self._producer_id = client.next_producer_id()
+        self._codec = options.codec()
         self.accumulator = Accumulator(
             client.buffers,
             client.budget,
@@ -99,6 +100,7 @@ class TopicProducer:
             max_bytes=options.batching_max_allowed_size_in_bytes,
             batching=options.batching_enabled is not False,
             by_key=options.batching_enabled is None,
+            compresses=self._codec is not None,
         )
         if options.initial_sequence_id is not None:
             self.accumulator.start_after(options.initial_sequence_id)
@@ -402,6 +404,7 @@ class TopicProducer:
             connection.max_message_size,
             self.topic.persistent,
             _too_big,
+            self._codec,
         )
         connection.add_registration(registration)
         again = self.state is State.RECONNECTING

@@ -112,29 +112,29 @@ MUTATIONS = (
         "deadlines start anew at a reconnect",
         Change(
             "src/pulsar_fast/pending_queue.pyx",
-            "            if not batch.begun:\n                self.pool.drop_header(batch)",
+            "            if not batch.begun:\n                self.pool.drop_frame(batch)",
             "            for run in range(batch.first_run, batch.run_count):\n"
             "                batch.runs[run].accepted = self.accumulator.clock.now()\n"
             "            if not batch.begun:\n"
-            "                self.pool.drop_header(batch)",
+            "                self.pool.drop_frame(batch)",
         ),
     ),
     Mutation(
         "the new limits are not looked at in a handoff",
         Change(
             "src/pulsar_fast/pending_queue.pyx",
-            "            if registration.message_size(batch) > registration.max_message_size:",
-            "            if False:",
+            "            elif message_size(batch) > registration.max_message_size:",
+            "            elif False:",
         ),
     ),
     Mutation(
         "a resend tells another time than the first send",
         Change(
             "src/pulsar_fast/pending_queue.pyx",
-            "            elif batch.begun:\n                self.resent += 1",
-            "            elif batch.begun:\n"
+            "            else:\n                self.resent += 1",
+            "            else:\n"
             "                self.resent += 1\n"
-            "                self.pool.drop_header(batch)\n"
+            "                self.pool.drop_frame(batch)\n"
             "                batch.publish_time_ms = self.accumulator.clock.wall()",
         ),
     ),

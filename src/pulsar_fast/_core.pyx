@@ -6,7 +6,7 @@ Nothing here starts a thread, resolves a name, waits or knows asyncio's loop: th
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno, PyErr_SetObject
-from cpython.ref cimport Py_DECREF, Py_TYPE
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_TYPE
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 

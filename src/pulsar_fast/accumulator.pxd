@@ -59,10 +59,12 @@ cdef class Accumulator:
     cdef size_t max_bytes            # in a batch
     cdef bint batching
     cdef bint by_key                 # messages with different keys never share a batch
+    cdef bint compresses             # so that what is sent may be smaller than what is accepted
     cdef readonly unsigned long forks     # forks seen by this process when it was created
     # Limits of the broker, set by the loop at each handoff.
     cdef readonly size_t max_message_size     # payload and metadata
     cdef size_t name_field_size      # what the producer's name takes in the metadata of a frame
+    cdef size_t alone_limit          # payload and metadata of a message alone, as it is accepted
     cdef size_t batch_limit          # bytes of a batch's body
     # Under the lock: any application thread, one at a time.
     cdef Batch* open_batch

@@ -7,7 +7,7 @@ code, no allocation by Python, no decref that reaches zero.
 
 import os
 
-from libc.stdint cimport INT64_MAX
+from libc.stdint cimport INT32_MAX, INT64_MAX
 
 cdef unsigned long _forks = 0  # in this process and its ancestors since import
 
@@ -18,6 +18,7 @@ PLAIN.sequence_id = -1
 cdef enum:
     KEY_LIMIT = 1024        # bytes of keys up to which a message may join a batch, whose metadata repeats them
     SMALLEST_OPEN = 1024    # bytes
+    MOST_SHRINKING = 16     # times the broker's limit that a message may have before it is compressed
 
 
 def _count_fork():
@@ -126,6 +127,7 @@ cdef class Accumulator:
     def __cinit__(
         self, BufferPool pool not None, Budget budget not None, Waker waker not None, Clock clock not None, owner,
         *, int64_t max_pending, int32_t max_messages, size_t max_bytes, bint batching, bint by_key,
+        bint compresses=False,
     ):
         self.pool = pool
         self.budget = budget
@@ -137,6 +139,7 @@ cdef class Accumulator:
         self.max_bytes = max_bytes
         self.batching = batching
         self.by_key = by_key
+        self.compresses = compresses
         self.forks = _forks
         self.last_sequence_id = -1
         self.expected_size = SMALLEST_OPEN
@@ -155,6 +158,9 @@ cdef class Accumulator:
         cdef size_t reserve = 96 + producer_name_size + KEY_LIMIT
         with cython.critical_section(self):
             self.max_message_size = max_message_size
+            self.alone_limit = max_message_size
+            if self.compresses:
+                self.alone_limit = min(max_message_size * MOST_SHRINKING, <size_t>INT32_MAX)
             self.name_field_size = bytes_field_size(1, producer_name_size)
             self.batch_limit = min(self.max_bytes, max_message_size - min(reserve, max_message_size))
 
@@ -331,7 +337,7 @@ cdef class Accumulator:
         if (
             entry + self.name_field_size
             + varint_field_size(2, sequence_id) + varint_field_size(3, publish_time_ms)
-            > self.max_message_size
+            > self.alone_limit
         ):
             return TOO_BIG
         if sequence_id < 0:
@@ -348,8 +354,9 @@ cdef class Accumulator:
         batch.opened = self.clock.precise()
         batch.runs[0].count = 1
         batch.alone = True
-        batch.alone_head = batch.start = fields.head_size
+        batch.alone_head = fields.head_size
         batch.alone_tail = fields.tail_size
+        batch.start = fields.head_size + fields.tail_size
         batch.publish_time_ms = publish_time_ms
         batch.position = self.position
         at = put_copy(batch.bytes, fields.head, fields.head_size)

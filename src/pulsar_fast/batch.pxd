@@ -20,12 +20,16 @@ cdef struct Run:
 cdef struct Batch:
     Batch* previous
     Batch* next
-    char* bytes            # body: entries of a batch, or tail metadata and payload of a message alone
+    char* bytes            # entries of a batch, or metadata and payload of a message alone; NULL: sent compressed
     size_t capacity
-    size_t start           # where the body begins in `bytes`; moves when an expired prefix is cut
+    size_t start           # where what is sent begins in `bytes`; moves when an expired prefix is cut
     size_t end
     char* header           # the frame up to the body, NULL until framed
     size_t header_size
+    const char* body       # what follows the header: from `start` on, or `compressed`
+    size_t body_size
+    PyObject* compressed   # owned bytes, NULL: as it is
+    PyObject* refusal      # owned exception: why there can be no frame
     Run* runs
     size_t run_capacity    # bytes
     int32_t run_count
@@ -39,8 +43,8 @@ cdef struct Batch:
     int64_t opened         # monotonic ns of the first append
     size_t charge          # bytes to give back to the budget
     size_t key_size        # key of all its messages, where that matters: it stands first in `bytes`
-    size_t alone_head      # of a message alone: bytes of Fields.head in front of `start`
-    size_t alone_tail      # and of Fields.tail behind it
+    size_t alone_head      # of a message alone: bytes of Fields.head, which stand first
+    size_t alone_tail      # and of Fields.tail behind them
     bint has_key
     bint alone             # one message outside of a batch
     bint begun             # written in part at least: its bytes are fixed
@@ -72,7 +76,8 @@ cdef class BufferPool:
     cdef bint grow(self, Batch* batch, size_t size) noexcept
     cdef void fit(self, Batch* batch) noexcept
     cdef bint add_run(self, Batch* batch, PyObject* target, int64_t accepted, int64_t index) noexcept
-    cdef void drop_header(self, Batch* batch) noexcept
+    cdef void drop_frame(self, Batch* batch) noexcept
+    cdef void drop_original(self, Batch* batch) noexcept
     cdef void hold_for_pending(self, Batch* batch) noexcept
     cdef void hold_for_write(self, Batch* batch) noexcept
     cdef size_t let_go_of_pending(self, Batch* batch) noexcept

@@ -167,11 +167,22 @@ cdef class BufferPool:
         batch.run_count += 1
         return True
 
-    cdef void drop_header(self, Batch* batch) noexcept:
-        """Forget the frame around a body whose first byte was never written."""
+    cdef void drop_frame(self, Batch* batch) noexcept:
+        """Forget the frame of which no byte was ever written, or why there is none."""
         if batch.header is not NULL:
             self.give_back(batch.header, _header_capacity(batch))
             batch.header = NULL
+        if batch.compressed is not NULL:
+            Py_DECREF(<object>batch.compressed)
+            batch.compressed = NULL
+        if batch.refusal is not NULL:
+            Py_DECREF(<object>batch.refusal)
+            batch.refusal = NULL
+
+    cdef void drop_original(self, Batch* batch) noexcept:
+        """What is sent compressed is needed in no other form once it has begun."""
+        self.give_back(batch.bytes, batch.capacity)
+        batch.bytes = NULL
 
     cdef void hold_for_pending(self, Batch* batch) noexcept:
         PF_CHECK(not batch.pending_hold, "the pending queue takes a batch twice")
@@ -204,10 +215,11 @@ cdef class BufferPool:
 
     cdef void discard(self, Batch* batch) noexcept:
         """Free the memory of a batch. Its runs must have been completed or never made."""
-        self.drop_header(batch)
+        self.drop_frame(batch)
         if batch.runs is not NULL:
             self.give_back(<char*>batch.runs, batch.run_capacity)
-        self.give_back(batch.bytes, batch.capacity)
+        if batch.bytes is not NULL:
+            self.give_back(batch.bytes, batch.capacity)
         self.live_batches -= 1
         if self.free_batch_count >= KEPT_BATCHES:
             pf_poison(batch, sizeof(Batch))

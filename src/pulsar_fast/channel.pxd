@@ -3,6 +3,7 @@ cdef enum:
     MOST_OFFERS = 1024         # frames and commands in it: small ones share a piece
     MOST_BYTES = 1 << 20       # offered at once
     FAIR_SHARE = 256 << 10     # bytes of one producer in a write, while others wait
+    MOST_COMPRESSED = 256 << 10  # bytes given to compression, after which the loop has a turn
     SMALL_FRAME = 2048         # bytes up to which frames are copied together: a piece costs more than the copy
     STAGING = 64 << 10
     INBOX = 64 << 10
@@ -22,6 +23,7 @@ cdef class Channel:
     cdef dict registrations                # by producer id
     cdef Registration last_registration    # that had a receipt
     cdef list ready                        # registrations with frames to write, in turn
+    cdef list stuck                        # registrations that found a batch that cannot be framed
     # write side
     cdef object commands                   # deque of bytes, which go first at the next frame boundary
     cdef size_t command_offset             # written bytes of the first one
@@ -35,6 +37,7 @@ cdef class Channel:
     cdef Offer[MOST_OFFERS] offers
     cdef int offer_count
     cdef size_t offered
+    cdef size_t compressed                 # bytes given to compression for this write
     # read side
     cdef char* inbox
     cdef size_t inbox_capacity
@@ -47,6 +50,7 @@ cdef class Channel:
     cdef int add_frame(self, Batch* batch, size_t skip) except -1
     cdef void add_piece(self, const char* data, size_t size, bint copy) noexcept
     cdef int note_taken(self, size_t taken) except -1
+    cdef int fail_stuck(self) except -1
     cdef int begin(self, Offer* offer, size_t taken) except -1
     cdef size_t finish_begun(self) noexcept
     cdef int make_room(self) except -1

@@ -22,6 +22,7 @@ cdef class Channel:
         self.last_alive = clock.now()
         self.registrations = {}
         self.ready = []
+        self.stuck = []
         self.commands = collections.deque()
         self.max_frame = (5 << 20) + (10 << 10)
         self.staging = <char*>malloc(STAGING)
@@ -52,17 +53,24 @@ cdef class Channel:
     # --- writing
 
     def write(self):
-        """Write as much as the transport takes; True when all is written, False when it would block."""
+        """Write as much as the transport takes; True when all is written.
+
+        False when it would block, or when compression has held the loop for long enough: call it again once there is
+        room.
+        """
         cdef Py_ssize_t taken
+        cdef bint pauses
         while self.transport is not None:
             self.gather()
-            if self.offered == 0:
+            if self.offered == 0 and not self.stuck:
                 return True
-            taken = self.transport.offer(self.pieces, self.piece_count)
-            if taken < 0:
-                return False
-            self.note_taken(taken)
-            if <size_t>taken < self.offered:
+            taken = self.transport.offer(self.pieces, self.piece_count) if self.offered else 0
+            pauses = taken < <Py_ssize_t>self.offered or self.compressed >= MOST_COMPRESSED
+            if taken > 0:
+                self.note_taken(taken)
+            if self.stuck:
+                self.fail_stuck()
+            if pauses:
                 return False
         return True
 
@@ -71,7 +79,7 @@ cdef class Channel:
         cdef size_t skip = self.command_offset
         cdef Registration registration
         self.piece_count = self.offer_count = 0
-        self.offered = self.staged = 0
+        self.offered = self.staged = self.compressed = 0
         if self.begun is not NULL:
             self.add_frame(self.begun, self.begun_offset)
         for command in self.commands:
@@ -90,7 +98,10 @@ cdef class Channel:
                 continue
             self.gather_registration(registration, FAIR_SHARE if self.ready else MOST_BYTES)
             registration.offer()
-            if self.offered >= MOST_BYTES or self.piece_count >= MOST_PIECES - 2:
+            if (
+                self.offered >= MOST_BYTES or self.piece_count >= MOST_PIECES - 2
+                or self.compressed >= MOST_COMPRESSED
+            ):
                 return
 
     cdef int gather_registration(self, Registration registration, size_t limit) except -1:
@@ -99,8 +110,11 @@ cdef class Channel:
         while (
             batch is not NULL and self.offered < until
             and self.piece_count < MOST_PIECES - 2 and self.offer_count < MOST_OFFERS
+            and self.compressed < MOST_COMPRESSED
         ):
-            registration.frame(batch)
+            if not registration.frame(batch):
+                self.stuck.append(registration)
+                break
             self.add_frame(batch, 0)
             self.offers[self.offer_count - 1].registration = <PyObject*>registration
             batch = batch.next
@@ -108,11 +122,10 @@ cdef class Channel:
 
     cdef int add_frame(self, Batch* batch, size_t skip) except -1:
         """Offer a frame but for its first `skip` bytes."""
-        cdef size_t body = batch.end - batch.start
-        cdef size_t size = batch.header_size + body
+        cdef size_t size = batch.header_size + batch.body_size
         cdef bint copy = size <= SMALL_FRAME and self.staged + size <= STAGING
         if PULSAR_FAST_DEBUG and batch.begun:
-            pf_touch(batch.bytes + batch.start)  # since no sanitizer looks into the checksum's library
+            pf_touch(batch.body)  # since no sanitizer looks into the checksum's library
             PF_CHECK(frame_is_intact(batch), "a frame that has begun is not what it was")
         self.offers[self.offer_count].size = size - skip
         self.offers[self.offer_count].batch = batch
@@ -122,7 +135,7 @@ cdef class Channel:
             self.add_piece(batch.header + skip, batch.header_size - skip, copy)
             skip = batch.header_size
         skip -= batch.header_size
-        self.add_piece(batch.bytes + batch.start + skip, body - skip, copy)
+        self.add_piece(batch.body + skip, batch.body_size - skip, copy)
         return 0
 
     cdef void add_piece(self, const char* data, size_t size, bint copy) noexcept:
@@ -159,6 +172,12 @@ cdef class Channel:
             offer += 1
         if freed:
             finished.release(freed, 0)  # last, since senders that go on may do anything
+        return 0
+
+    cdef int fail_stuck(self) except -1:
+        """Nothing is laid out any more, so that those who hear of it may do anything."""
+        while self.stuck:
+            (<Registration>self.stuck.pop()).fail_refused()
         return 0
 
     cdef int begin(self, Offer* offer, size_t taken) except -1:

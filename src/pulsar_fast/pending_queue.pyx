@@ -206,7 +206,7 @@ cdef class PendingQueue:
         if batch.begun:
             batch.answered += messages
         else:
-            self.pool.drop_header(batch)
+            self.pool.drop_frame(batch)
             _cut_entries(batch, messages)
         self.expired += messages
         self.failed += messages
@@ -256,7 +256,7 @@ cdef class PendingQueue:
     def attach(self, Registration registration not None):
         """The one step of a handoff: everything pending goes to this registration, from the first batch on.
 
-        What exceeds its limits fails, also of what the accumulator has batched under the old ones.
+        What has begun is resent as it is, or fails when it exceeds the new limits; the rest is framed anew.
         """
         cdef BatchList refused
         cdef Batch* batch
@@ -268,11 +268,11 @@ cdef class PendingQueue:
         while batch is not NULL:
             following = batch.next
             if not batch.begun:
-                self.pool.drop_header(batch)
-            if registration.message_size(batch) > registration.max_message_size:
+                self.pool.drop_frame(batch)
+            elif message_size(batch) > registration.max_message_size:
                 list_remove(&self.batches, batch)
                 list_append(&refused, batch)
-            elif batch.begun:
+            else:
                 self.resent += 1
             batch = following
         self.unsent = self.batches.first
@@ -280,8 +280,7 @@ cdef class PendingQueue:
         while refused.first is not NULL:
             batch = refused.first
             list_remove(&refused, batch)
-            size = registration.message_size(batch)
-            self.fail(batch, registration.too_big(size, registration.max_message_size))
+            self.fail(batch, registration.too_big(message_size(batch), registration.max_message_size))
 
     def detach(self):
         """No live registration: nothing of this queue is begun from now on."""

@@ -1,5 +1,8 @@
 """The producer as one connection knows it: frames its batches, and matches answers to what it has begun."""
 
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
+
 cdef enum:
     FIRST_SLOTS = 64
 
@@ -9,11 +12,16 @@ cdef size_t _covered_at(Batch* batch) noexcept nogil:
     return 8 + read_u32(batch.header + 4) + 2 + 4
 
 
+cdef size_t message_size(Batch* batch) noexcept nogil:
+    """Metadata and payload of a frame, which the broker's limit is about."""
+    return batch.header_size - _covered_at(batch) - 4 + batch.body_size
+
+
 cdef int frame_is_intact(Batch* batch) except -1:
     """Whether the bytes of a frame still agree with its checksum."""
     cdef char* covered = batch.header + _covered_at(batch)
     cdef uint32_t crc = crc32c(0, covered, batch.header + batch.header_size - covered)
-    crc = crc32c(crc, batch.bytes + batch.start, batch.end - batch.start)
+    crc = crc32c(crc, batch.body, batch.body_size)
     return crc == read_u32(covered - 4)
 
 
@@ -25,12 +33,13 @@ class FrameError(ValueError):
 cdef class Registration:
     """One successful `Producer` command. Only the loop's thread uses it.
 
-    `too_big(size, limit)` makes the error for a message that exceeds what this broker takes.
+    `too_big(size, limit)` makes the error for a message that exceeds what this broker takes. `codec` compresses
+    bodies: its `type`, `compress(memoryview)` and `failure(error)`, which makes a PulsarException of what that raised.
     """
 
     def __cinit__(
         self, PendingQueue queue not None, Channel channel not None, uint64_t producer_id, bytes producer_name not None,
-        bytes schema_version not None, size_t max_message_size, bint persistent, too_big,
+        bytes schema_version not None, size_t max_message_size, bint persistent, too_big, codec=None,
     ):
         self.queue = queue
         self.channel = channel
@@ -41,6 +50,8 @@ cdef class Registration:
         self.max_message_size = max_message_size
         self.persistent = persistent
         self.too_big = too_big
+        self.codec = codec
+        self.compress = None if codec is None else codec.compress
         self.slots = <Slot*>malloc(FIRST_SLOTS * sizeof(Slot))
         if self.slots is NULL:
             raise MemoryError()
@@ -101,9 +112,11 @@ cdef class Registration:
         header.schema_version = PyBytes_AS_STRING(self.schema_version)
         header.schema_version_size = PyBytes_GET_SIZE(self.schema_version)
         if batch.alone:
-            header.head = batch.bytes + batch.start - batch.alone_head
+            header.head = batch.bytes
             header.head_size = batch.alone_head
+            header.tail = batch.bytes + batch.alone_head
             header.tail_size = batch.alone_tail
+            header.event_time_size = event_time_size(header.tail, header.tail_size)
         else:
             if read_single(batch.bytes + batch.start, batch.end - batch.start, &first) < 0:
                 raise RuntimeError("an entry of a batch cannot be read back")
@@ -112,36 +125,79 @@ cdef class Registration:
             header.partition_key_size = first.partition_key_size
             header.ordering_key = first.ordering_key
             header.ordering_key_size = first.ordering_key_size
-        header.payload_size = batch.end - batch.start - header.tail_size
         return 0
 
-    cdef size_t message_size(self, Batch* batch) except 0:
-        """Metadata and payload, which the broker's limit is about; of a begun frame as it was begun."""
+    cdef bint frame(self, Batch* batch) except -1:
+        """Write the frame around the body, once; False when there can be none, and `refusal` says why."""
         cdef FrameHeader header
-        if batch.header is not NULL:
-            return batch.header_size - _covered_at(batch) - 4 + batch.end - batch.start
-        self.describe(batch, &header)
-        return frame_metadata_size(&header) + header.payload_size
-
-    cdef int frame(self, Batch* batch) except -1:
-        """Write the frame around the body, once."""
-        cdef FrameHeader header
-        cdef size_t capacity = 0
+        cdef size_t capacity = 0, metadata
         cdef char* after
         if batch.header is not NULL:
-            return 0
+            return True
+        if batch.refusal is not NULL:
+            return False
         self.describe(batch, &header)
+        batch.body = batch.bytes + batch.start
+        batch.body_size = batch.end - batch.start
+        if self.compress is not None and not self.compress_body(batch, &header):
+            return False
+        metadata = frame_metadata_size(&header)
+        if metadata + batch.body_size > self.max_message_size:
+            self.refuse(batch, self.too_big(metadata + batch.body_size, self.max_message_size))
+            return False
+        header.payload_size = batch.body_size
         batch.header_size = frame_header_size(&header)
         batch.header = self.pool.take(batch.header_size, &capacity)
         if batch.header is NULL:
+            self.pool.drop_frame(batch)
             raise MemoryError()
         after = put_frame_header(batch.header, &header)
         if after != batch.header + batch.header_size:
             raise RuntimeError("a frame header is not as long as computed")
-        return seal_frame_header(
-            batch.header, batch.header_size, frame_metadata_size(&header) - header.tail_size,
-            batch.bytes + batch.start, batch.end - batch.start,
-        )
+        seal_frame_header(batch.header, batch.header_size, metadata, batch.body, batch.body_size)
+        return True
+
+    cdef bint compress_body(self, Batch* batch, FrameHeader* header) except -1:
+        """Put the body into fewer bytes, if that makes the frame smaller; False when it failed."""
+        cdef size_t size = batch.body_size
+        cdef bytes compressed
+        view = PyMemoryView_FromMemory(<char*>batch.body, size, PyBUF_READ)
+        self.channel.compressed += size
+        try:
+            try:
+                compressed = bytes(self.compress(view))
+            finally:
+                view.release()  # a traceback may keep it
+        except Exception as error:
+            self.refuse(batch, self.codec.failure(error))
+            return False
+        header.compression = self.codec.type
+        header.uncompressed_size = <uint32_t>size
+        if PyBytes_GET_SIZE(compressed) + compression_size(header) >= size:
+            header.compression = 0
+            return True
+        Py_INCREF(compressed)
+        batch.compressed = <PyObject*>compressed
+        batch.body = PyBytes_AS_STRING(compressed)
+        batch.body_size = PyBytes_GET_SIZE(compressed)
+        return True
+
+    cdef void refuse(self, Batch* batch, error) noexcept:
+        """There can be no frame: the batch fails in its turn, once what stands before it has begun."""
+        self.pool.drop_frame(batch)
+        Py_INCREF(error)
+        batch.refusal = <PyObject*>error
+
+    cdef int fail_refused(self) except -1:
+        """Answer what has its turn and was refused. Whoever hears of it may do anything."""
+        cdef Batch* batch = self.queue.unsent
+        while not self.stopped and batch is not NULL and batch.refusal is not NULL:
+            error = <object>batch.refusal
+            self.queue.remove(batch)
+            self.queue.fail(batch, error)
+            batch = self.queue.unsent
+        self.offer()
+        return 0
 
     cdef int began(self, Batch* batch) except -1:
         """The first byte of a frame has been written: its bytes are fixed, and the broker may answer it."""
@@ -149,6 +205,8 @@ cdef class Registration:
             raise RuntimeError("a frame begins out of its turn")
         self.add_slot(batch)
         batch.begun = True
+        if batch.compressed is not NULL and batch.bytes is not NULL:
+            self.pool.drop_original(batch)
         self.queue.unsent = batch.next
         return 0
 

@@ -102,11 +102,9 @@ cdef int _encode(
         ordering = _utf8("ordering_key", ordering_key, &ordering_size)
     if alone and (replication_clusters or disable_replication):
         _put_clusters(scratch, replication_clusters, disable_replication)
-    if alone and event_time >= 0:
-        scratch_varint_field(scratch, 12, event_time)
     fields.head_size = scratch.size
-    if not alone and event_time >= 0:
-        scratch_varint_field(scratch, 5, event_time)
+    if event_time >= 0:
+        scratch_varint_field(scratch, 12 if alone else 5, event_time)
     if ordering is not NULL:
         scratch_bytes_field(scratch, 18 if alone else 7, ordering, ordering_size)
     if alone and deliver_at >= 0:

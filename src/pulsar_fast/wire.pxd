@@ -1,7 +1,8 @@
 # What a message carries besides its payload, already encoded but for what is known only under the lock.
 # `head` and `tail` are the fields before and after the ones that are filled in later:
 #   in a batch (SingleMessageMetadata):  head 1,2 | payload_size 3 | tail 5,7 | sequence_id 8, null_value 9
-#   alone (MessageMetadata):             1,2,3 | head 4,6,7,12 | schema_version 16 | tail 18,19,25
+#   alone (MessageMetadata):             1,2,3 | head 4,6,7 | compression 8,9 | tail 12 | schema_version 16
+#                                        | tail 18,19,25
 cdef struct Fields:
     const char* head
     size_t head_size
@@ -57,14 +58,20 @@ cdef struct FrameHeader:
     size_t schema_version_size
     const char* head             # of a message alone: Fields.head
     size_t head_size
-    size_t tail_size             # its Fields.tail, which stands in front of the payload already
+    const char* tail             # and its Fields.tail
+    size_t tail_size
+    size_t event_time_size       # of the tail: what stands in front of the schema version
+    uint32_t compression         # a CompressionType, 0: none
+    uint32_t uncompressed_size   # of the payload, where there is a compression
     size_t payload_size
 
+cdef size_t event_time_size(const char* tail, size_t size) noexcept nogil
+cdef size_t compression_size(const FrameHeader* header) noexcept nogil
 cdef size_t frame_metadata_size(const FrameHeader* header) noexcept nogil
 cdef size_t frame_header_size(const FrameHeader* header) noexcept nogil
 cdef char* put_frame_header(char* at, const FrameHeader* header) noexcept nogil
 cdef int seal_frame_header(
-    char* header, size_t header_size, size_t metadata_in_header, const char* body, size_t body_size
+    char* header, size_t header_size, size_t metadata_size, const char* body, size_t body_size
 ) except -1
 
 # A bounded reader of one protobuf message.

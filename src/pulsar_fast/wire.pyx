@@ -158,13 +158,31 @@ cdef char* _put_send(char* at, const FrameHeader* header) noexcept nogil:
     return at
 
 
-cdef size_t _head_metadata_size(const FrameHeader* header) noexcept nogil:
-    """Metadata that stands in the header; a lone message's tail stands in front of its payload."""
+cdef size_t event_time_size(const char* tail, size_t size) noexcept nogil:
+    """What the event time takes that a tail may begin with."""
+    cdef Cursor cursor
+    cdef uint32_t number = 0, kind = 0
+    cursor.at = <const uint8_t*>tail
+    cursor.end = cursor.at + size
+    if read_tag(&cursor, &number, &kind) < 0 or number != 12 or skip_field(&cursor, kind) < 0:
+        return 0
+    return <const char*>cursor.at - tail
+
+
+cdef size_t compression_size(const FrameHeader* header) noexcept nogil:
+    if header.compression == 0:
+        return 0
+    return varint_field_size(8, header.compression) + varint_field_size(9, header.uncompressed_size)
+
+
+cdef size_t frame_metadata_size(const FrameHeader* header) noexcept nogil:
     cdef size_t size = (
         bytes_field_size(1, header.producer_name_size)
         + varint_field_size(2, header.sequence_id)
         + varint_field_size(3, header.publish_time_ms)
         + header.head_size
+        + compression_size(header)
+        + header.tail_size
     )
     if header.partition_key is not NULL:
         size += bytes_field_size(6, header.partition_key_size)
@@ -177,17 +195,22 @@ cdef size_t _head_metadata_size(const FrameHeader* header) noexcept nogil:
     return size
 
 
-cdef char* _put_head_metadata(char* at, const FrameHeader* header) noexcept nogil:
+cdef char* _put_frame_metadata(char* at, const FrameHeader* header) noexcept nogil:
     at = put_bytes_field(at, 1, header.producer_name, header.producer_name_size)
     at = put_varint_field(at, 2, header.sequence_id)
     at = put_varint_field(at, 3, header.publish_time_ms)
     at = put_copy(at, header.head, header.head_size)
     if header.partition_key is not NULL:
         at = put_bytes_field(at, 6, header.partition_key, header.partition_key_size)
+    if header.compression:
+        at = put_varint_field(at, 8, header.compression)
+        at = put_varint_field(at, 9, header.uncompressed_size)
     if header.messages:
         at = put_varint_field(at, 11, header.messages)
+    at = put_copy(at, header.tail, header.event_time_size)
     if header.schema_version_size:
         at = put_bytes_field(at, 16, header.schema_version, header.schema_version_size)
+    at = put_copy(at, header.tail + header.event_time_size, header.tail_size - header.event_time_size)
     if header.ordering_key is not NULL:
         at = put_bytes_field(at, 18, header.ordering_key, header.ordering_key_size)
     if header.messages:
@@ -195,16 +218,12 @@ cdef char* _put_head_metadata(char* at, const FrameHeader* header) noexcept nogi
     return at
 
 
-cdef size_t frame_metadata_size(const FrameHeader* header) noexcept nogil:
-    return _head_metadata_size(header) + header.tail_size
-
-
 cdef size_t _command_size(const FrameHeader* header) noexcept nogil:
     return varint_field_size(1, COMMAND_SEND) + bytes_field_size(COMMAND_SEND, _send_size(header))
 
 
 cdef size_t frame_header_size(const FrameHeader* header) noexcept nogil:
-    return 4 + 4 + _command_size(header) + 2 + 4 + 4 + _head_metadata_size(header)
+    return 4 + 4 + _command_size(header) + 2 + 4 + 4 + frame_metadata_size(header)
 
 
 cdef char* put_frame_header(char* at, const FrameHeader* header) noexcept nogil:
@@ -219,15 +238,15 @@ cdef char* put_frame_header(char* at, const FrameHeader* header) noexcept nogil:
     at = put_u16(at, MAGIC_CRC32C)
     at = put_u32(at, 0)
     at = put_u32(at, <uint32_t>metadata)
-    return _put_head_metadata(at, header)
+    return _put_frame_metadata(at, header)
 
 
 cdef int seal_frame_header(
-    char* header, size_t header_size, size_t metadata_in_header, const char* body, size_t body_size
+    char* header, size_t header_size, size_t metadata_size, const char* body, size_t body_size
 ) except -1:
     """Fill in the CRC32-C, which covers [metadata size][metadata][payload] and not the command."""
-    cdef char* covered = header + header_size - metadata_in_header - 4
-    cdef uint32_t crc = crc32c(0, covered, metadata_in_header + 4)
+    cdef char* covered = header + header_size - metadata_size - 4
+    cdef uint32_t crc = crc32c(0, covered, metadata_size + 4)
     put_u32(covered - 4, crc32c(crc, body, body_size))
     return 0
 

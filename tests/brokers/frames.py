@@ -4,16 +4,21 @@ What no client may ever send (a bad checksum, a wrong count) is an `AssertionErr
 """
 
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import cramjam
 import google_crc32c
+import lz4.block
+import zstandard
 
 from pulsar_fast.wire.messages import (
     BaseCommand,
     CommandLookupTopicResponse,
     CommandTopicMigrated,
+    CompressionType,
     MessageMetadata,
     SingleMessageMetadata,
 )
@@ -125,7 +130,7 @@ def _open_payload(data: bytes) -> tuple[Any, tuple[Message, ...]]:
     checksum, size = struct.unpack_from(">II", data, 2)
     assert checksum == google_crc32c.value(data[6:]), "the checksum is wrong"
     metadata = MessageMetadata.FromString(data[10 : 10 + size])
-    payload = data[10 + size :]
+    payload = decompressed(metadata, data[10 + size :])
     if not metadata.HasField("num_messages_in_batch"):
         return metadata, (Message(metadata.sequence_id, payload, metadata),)
     messages = []
@@ -138,6 +143,24 @@ def _open_payload(data: bytes) -> tuple[Any, tuple[Message, ...]]:
         payload = payload[end:]
     assert len(messages) == metadata.num_messages_in_batch, "a batch with a wrong count"
     return metadata, tuple(messages)
+
+
+def decompressed(metadata: Any, body: bytes) -> bytes:
+    """The body of a frame as it was before it was compressed."""
+    kind, size = metadata.compression, metadata.uncompressed_size
+    if kind == CompressionType.NONE:
+        return body
+    if kind == CompressionType.LZ4:
+        plain = lz4.block.decompress(body, uncompressed_size=size)
+    elif kind == CompressionType.ZLIB:
+        plain = zlib.decompress(body)
+    elif kind == CompressionType.ZSTD:
+        plain = zstandard.ZstdDecompressor().decompress(body, max_output_size=size)
+    else:
+        assert kind == CompressionType.SNAPPY, f"the unknown compression {kind}"
+        plain = bytes(cramjam.snappy.decompress_raw(body))
+    assert len(plain) == size, f"{len(plain)} bytes, not the {size} that the metadata names"
+    return plain
 
 
 def encode(command: Any) -> bytes:

@@ -23,6 +23,7 @@ from pulsar_fast._core import (
     Verdict,
     Waker,
 )
+from pulsar_fast.compression import Codec
 from pulsar_fast.exceptions import (
     AlreadyClosed,
     MemoryBufferIsFull,
@@ -33,6 +34,7 @@ from pulsar_fast.exceptions import (
 )
 from pulsar_fast.result import Result
 from pulsar_fast.wire.messages import BaseCommand, CommandSend, MessageMetadata, SingleMessageMetadata
+from tests.brokers.frames import decompressed
 
 PRODUCER_ID = 7
 START_NS = 1_000_000_000_000
@@ -90,25 +92,29 @@ class Frame:
     raw: bytes
     send: CommandSend
     metadata: MessageMetadata
-    payload: bytes
+    payload: bytes  # as it was sent, compressed or not
+
+    @property
+    def body(self) -> bytes:
+        return decompressed(self.metadata, self.payload)
 
     @property
     def entries(self) -> list[tuple[SingleMessageMetadata, bytes]]:
         """The messages of a batch."""
-        entries, at = [], 0
-        while at < len(self.payload):
-            (size,) = struct.unpack_from(">I", self.payload, at)
-            single = SingleMessageMetadata.FromString(self.payload[at + 4 : at + 4 + size])
+        entries, at, body = [], 0, self.body
+        while at < len(body):
+            (size,) = struct.unpack_from(">I", body, at)
+            single = SingleMessageMetadata.FromString(body[at + 4 : at + 4 + size])
             at += 4 + size + single.payload_size
-            entries.append((single, self.payload[at - single.payload_size : at]))
-        assert at == len(self.payload), "the entries of a batch do not add up to its payload"
+            entries.append((single, body[at - single.payload_size : at]))
+        assert at == len(body), "the entries of a batch do not add up to its payload"
         return entries
 
     @property
     def contents(self) -> list[bytes]:
         """The payloads of its messages."""
         if not self.metadata.HasField("num_messages_in_batch"):
-            return [self.payload]
+            return [self.body]
         return [content for _, content in self.entries]
 
     @property
@@ -278,10 +284,12 @@ class Rig:
         partition: int = -1,
         memory_limit: int = 0,
         blocks: bool = False,
+        codec: Codec | None = None,
         shared: "Rig | None" = None,
     ) -> None:
         """`shared`: another producer of the same client, which outlives this one."""
         self.shared = shared is not None
+        self.codec = codec
         self.clock: Clock = shared.clock if shared else Clock()
         self.pool: BufferPool = shared.pool if shared else BufferPool()
         self.budget: Budget = shared.budget if shared else Budget(memory_limit)
@@ -301,6 +309,7 @@ class Rig:
             max_bytes=max_bytes,
             batching=batching,
             by_key=by_key,
+            compresses=codec is not None,
         )
         self.queue = PendingQueue(
             self.accumulator,
@@ -386,6 +395,7 @@ class Rig:
             max_message_size,
             persistent,
             lambda size, limit: MessageTooBig(f"{size} bytes, at most {limit}"),
+            self.codec,
         )
         link.add_registration(registration)
         self.registration = registration

@@ -63,7 +63,6 @@ def test_the_defaults_are_the_official_ones(options, function, without):
 
 OTHER = {
     "schema": pulsar.schema.StringSchema(),
-    "compression_type": CompressionType.LZ4,
     "message_routing_mode": PartitionsRoutingMode.UseSinglePartition,
     "batching_type": BatchingType.KeyBased,
     "access_mode": ProducerAccessMode.Exclusive,
