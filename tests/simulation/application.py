@@ -11,6 +11,7 @@ from typing import Any
 
 from pulsar_fast._core import MessageId, SendHandle
 from pulsar_fast.client_core import ClientCore
+from pulsar_fast.enums import CompressionType
 from pulsar_fast.exceptions import PulsarException
 from pulsar_fast.producer_base import BaseProducer
 from pulsar_fast.result import Result
@@ -20,6 +21,7 @@ from tests.simulation.checker import Book, Checker, Record
 from tests.simulation.cluster import Topic
 from tests.simulation.coverage import Coverage
 
+_COMPRESSIONS = [*CompressionType, *3 * [CompressionType.NONE]]  # of the producers of a life, in turn
 _SLACK = 0.25  # seconds that a bounded call may take beyond its bound
 
 _creating: contextvars.ContextVar["Hand"] = contextvars.ContextVar("creating")
@@ -146,6 +148,7 @@ class Application:
             "batching_max_messages": max_messages,
             "batching_max_publish_delay_ms": delay_ms,
             "block_if_queue_full": blocks,
+            "compression_type": _COMPRESSIONS[len(self.hands) % len(_COMPRESSIONS)],
         }
         self.begin(self._create(hand, options))
 

@@ -247,6 +247,8 @@ class Line(Transport):
     def _tell_writable(self) -> None:
         if self._on_writable is not None and (self._ended or len(self._outgoing) < self.room):
             self._on_writable()
+            if self._on_writable is not None and len(self._outgoing) < self.room:
+                self._loop.call_soon(self._tell_writable)  # it only pauses
 
 
 class TlsLine(Line):

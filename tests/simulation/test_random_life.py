@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from pulsar_fast._core import FrameError
+from pulsar_fast.compression import codec_for
+from pulsar_fast.enums import CompressionType
 from pulsar_fast.exceptions import NotAllowedError
 from pulsar_fast.result import Result
 from tests.unit.harness import IDLE, NOWHERE, Heard, Rig, examples, frames_in, receipt
@@ -34,10 +36,11 @@ class Machine(RuleBasedStateMachine):
         max_pending=st.sampled_from([0, 5, 20]),
         memory_limit=st.sampled_from([0, 3000]),
         persistent=st.booleans(),
+        compression=st.sampled_from([CompressionType.NONE, CompressionType.LZ4]),
     )
-    def start(self, persistent, **options):
+    def start(self, persistent, compression, **options):
         self.persistent = persistent
-        self.rig = Rig(timeout_ms=100, **options)
+        self.rig = Rig(timeout_ms=100, codec=codec_for(compression, None), **options)
         self.options = options
 
     @rule(
