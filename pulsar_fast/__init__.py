@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from . import exceptions
+from . import exceptions, schema
 from ._core import MessageId, SendHandle
 from ._version import __version__
 from .authentication import (
@@ -49,6 +49,7 @@ __all__ = [
     "ServiceInfo",
     "ServiceInfoProvider",
     "__version__",
+    "schema",
     *exceptions.__all__,
 ]
 
@@ -58,13 +59,7 @@ _ELSEWHERE = {
         ("Consumer", "ConsumerType", "InitialPosition", "Message", "Reader", "TableView"),
         "consuming stays with the official client (import pulsar)",
     ),
-    **dict.fromkeys(
-        (
-            "CryptoKeyReader",
-            "schema",
-        ),
-        "it is not supported yet",
-    ),
+    "CryptoKeyReader": "it is not supported yet",
     **dict.fromkeys(
         ("ConsoleLogger", "FileLogger", "LoggerLevel"), "give a logging.Logger as Client(logger=...)"
     ),

@@ -8,8 +8,6 @@ from contextvars import Context
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar, final
 
-from typing_extensions import Buffer
-
 _E = TypeVar("_E", bound=BaseException)
 
 DEBUG: bool
@@ -205,7 +203,7 @@ class Sender:
     def __new__(cls, ends: Accumulator | Router, block_if_queue_full: bool) -> Any: ...
     def send_async(
         self,
-        content: Buffer | None,
+        content: Any,
         callback: Callable[[Any, MessageId], object] | None,
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
@@ -223,7 +221,24 @@ class Sender:
     def _send_when_there_is_room(
         self, wanted: int, target: object, content: Any, *arguments: Any
     ) -> None: ...
+    def _elements(self, elements: Iterator[Any], partition_key: Any) -> Iterator[Any]: ...
     def _refusal(self, verdict: int, size: int) -> BaseException: ...
+
+@final
+class BinaryKey:
+    text: str
+    def __init__(self, key: bytes) -> None: ...
+
+@final
+class Keyed:
+    payload: bytes | None
+    key: BinaryKey
+    def __init__(self, payload: bytes | None, key: BinaryKey) -> None: ...
+
+@final
+class Unsendable:
+    error: BaseException
+    def __init__(self, error: BaseException) -> None: ...
 
 @final
 class Feed:
@@ -231,7 +246,7 @@ class Feed:
     def __init__(
         self,
         sender: Sender,
-        payloads: Iterable[Buffer | None],
+        payloads: Iterable[Any],
         handle: SendHandle,
         properties: dict[str, str] | None,
         partition_key: str | None,

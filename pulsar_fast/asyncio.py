@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._core import FORKED, Feed, MessageId, RoomWaiter, SendFuture, SendHandle, answer_at_once, fork_count
 from .authentication import (
@@ -34,15 +34,12 @@ from .exceptions import MemoryBufferIsFull, PulsarException, Timeout
 from .message_routing import Message
 from .options import ClientOptions, ProducerOptions
 from .partitioned_producer import PartitionedProducer
-from .producer_base import BaseProducer, TopicSender, check_timeout, snapshot
+from .producer_base import BaseProducer, EncodesContents, TopicSender, check_timeout, snapshot
 from .result import Result
 from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .service_source import ServiceSource
 from .topic_name import TopicName
 from .topic_producer import State, TopicProducer
-
-if TYPE_CHECKING:
-    from collections.abc import Buffer  # type: ignore[attr-defined]
 
 __all__ = [
     "Authentication",
@@ -170,14 +167,14 @@ class Producer(BaseProducer, LoopSender):
                 "this producer belongs to another event loop: use it on the one that created it"
             )
 
-    def send_async(self, content: "Buffer | None", callback: Any, *arguments: Any, **named: Any) -> None:
+    def send_async(self, content: Any, callback: Any, *arguments: Any, **named: Any) -> None:
         """As in the synchronous producer, on the loop of this one: the callback runs there. Nothing to await."""
         self._check_loop()
         super().send_async(content, callback, *arguments, **named)
 
     def send(
         self,
-        content: "Buffer | None",
+        content: Any,
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -216,7 +213,7 @@ class Producer(BaseProducer, LoopSender):
 
     def send_many(
         self,
-        payloads: "Iterable[Buffer | None]",
+        payloads: Iterable[Any],
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -314,6 +311,10 @@ class Producer(BaseProducer, LoopSender):
         else:
             self._loop.call_soon_threadsafe(core.close_soon)
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+
+class EncodingProducer(EncodesContents, Producer):
+    """A producer with a schema."""
 
 
 class Client:
@@ -426,7 +427,9 @@ class Client:
         name = TopicName.parse(topic)
         rest = options.block_if_queue_full, options.send_timeout_seconds
         core = await self._here().create_producer(name, options, lambda core: LoopSender(core, *rest))
-        return Producer(self, core, *rest)
+        kind = Producer if options.schema is None else EncodingProducer
+        producer: Producer = kind(self, core, *rest)
+        return producer
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Complete names of the partitions of a topic; of the topic itself if it has none."""

@@ -21,7 +21,7 @@ from .enums import (
 from .loop_thread import LoopThread, on_loop
 from .message_routing import Message
 from .options import ClientOptions, ProducerOptions
-from .producer import Producer, ThreadSender
+from .producer import EncodingProducer, Producer, ThreadSender
 from .service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 from .service_source import ServiceSource
 from .topic_name import TopicName
@@ -145,7 +145,10 @@ class Client:
         """Register a producer on a topic and wait until the broker has accepted it.
 
         topic: `name`, `tenant/namespace/name` or a complete `persistent://` or `non-persistent://` name.
-        producer_name: default chosen by the broker. initial_sequence_id: the first message gets the one after it.
+        producer_name: default chosen by the broker.
+        schema: of `pulsar_fast.schema`, of the official client's `pulsar.schema`, or any object with `encode` and
+            `schema_info`. The broker refuses it with `IncompatibleSchema`. Default none: contents are bytes.
+        initial_sequence_id: the first message gets the one after it.
         send_timeout_millis: from the call to the failure of a message without a receipt, 0 for never.
         max_pending_messages: messages without an answer, 0 for no limit. block_if_queue_full: wait for room
             (in order of arrival, at most the send timeout) instead of failing with `ProducerQueueIsFull`.
@@ -178,7 +181,9 @@ class Client:
             "Client.create_producer()",
             self._core.create_producer(name, options, lambda core: ThreadSender(thread, core, *rest)),
         )
-        return Producer(self, thread, core, *rest)
+        kind = Producer if options.schema is None else EncodingProducer
+        producer: Producer = kind(self, thread, core, *rest)
+        return producer
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Complete names of the partitions of a topic; of the topic itself if it has none."""

@@ -22,6 +22,7 @@ from .enums import (
     ProxyProtocol,
 )
 from .message_routing import Message, router_of
+from .schema.encoding import Encoding
 from .service_url import ServiceUrl
 
 __all__ = ["ClientOptions", "ProducerOptions"]
@@ -162,6 +163,11 @@ def _our_enumeration(value: object, default: object) -> object:
     if isinstance(default, NamedInt) and type(value).__name__ == type(default).__name__:
         return getattr(type(default), getattr(value, "name", ""), value)
     return value
+
+
+def _encoding(name: str, value: object) -> None:
+    if not isinstance(value, Encoding):
+        raise _type_error(name, "an Encoding", value)
 
 
 def _is_default(value: object, default: object) -> bool:
@@ -353,6 +359,8 @@ class ProducerOptions(_Options):
     """Of ZLib (1 to 9) and ZSTD (-7 to 22); None: 6 and 3."""
     properties: dict[str, str] | None = field(default=None, metadata=_checked_by(_or_none(_properties)))
     """Shown by the broker in the topic's statistics."""
+    schema: Encoding | None = field(default=None, metadata=_checked_by(_or_none(_encoding)))
+    """What contents are encoded with; None: they are bytes."""
 
     max_pending_messages_across_partitions: int = field(default=50000, metadata=_checked_by(_integer(0)))
     """How many may wait on all partitions together, divided among them; 0: no bound."""
@@ -378,7 +386,6 @@ class ProducerOptions(_Options):
     """How often to look for new partitions; None: never."""
 
     _UNSUPPORTED = {
-        "schema": None,
         "chunking_enabled": False,
         "batching_type": BatchingType.Default,
         "encryption_key": None,
@@ -410,12 +417,5 @@ class ProducerOptions(_Options):
 
     @classmethod
     def from_arguments(cls: type[_OptionsT], **arguments: Any) -> _OptionsT:
-        # Payloads are bytes, so the schema that passes bytes through, whoever wrote it, is none at all.
-        if type(arguments.get("schema")).__name__ == "BytesSchema":
-            arguments["schema"] = None
-        for option in fields(cls):  # the official client's own enumerations are taken for ours
-            value: Any = arguments.get(option.name)
-            kind = type(option.default)
-            if issubclass(kind, NamedInt) and type(value).__name__ == kind.__name__:
-                arguments[option.name] = kind[value.name]
-        return super().from_arguments(**arguments)
+        schema = Encoding.of(arguments.pop("schema", None))
+        return super().from_arguments(schema=schema, **arguments)

@@ -38,6 +38,7 @@ class PartitionedProducer:
         make_sender: Callable[[TopicProducer], Sender],
     ) -> None:
         self.topic = topic
+        self.encoding = options.schema
         self._client = client
         self._options = replace(options, max_pending_messages=_limit_of_one(options, partitions))
         self._make_sender = make_sender

@@ -5,19 +5,16 @@ import warnings
 from collections.abc import Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._core import Feed, MessageId, RoomWaiter, SendHandle, SendWaiter, fork_count, refuse_to_block
 from .exceptions import MemoryBufferIsFull, ProducerQueueIsFull, PulsarException, Timeout
 from .loop_thread import LoopThread
 from .partitioned_producer import PartitionedProducer
-from .producer_base import BaseProducer, TopicSender, check_timeout, snapshot
+from .producer_base import BaseProducer, EncodesContents, TopicSender, check_timeout, snapshot
 from .topic_producer import State, TopicProducer
 
-if TYPE_CHECKING:
-    from collections.abc import Buffer  # type: ignore[attr-defined]
-
-__all__ = ["Producer", "ThreadSender"]
+__all__ = ["EncodingProducer", "Producer", "ThreadSender"]
 
 _GRACE = 5.0  # seconds behind its deadline until a message is not waited for any more
 
@@ -96,7 +93,7 @@ class Producer(BaseProducer, ThreadSender):
 
     def send(
         self,
-        content: "Buffer | None",
+        content: Any,
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -147,7 +144,7 @@ class Producer(BaseProducer, ThreadSender):
 
     def send_many(
         self,
-        payloads: "Iterable[Buffer | None]",
+        payloads: Iterable[Any],
         properties: dict[str, str] | None = None,
         partition_key: str | None = None,
         ordering_key: str | None = None,
@@ -222,3 +219,7 @@ class Producer(BaseProducer, ThreadSender):
             return
         self._thread.begin(core.close())  # first: the warning may raise
         warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
+
+
+class EncodingProducer(EncodesContents, Producer):
+    """A producer with a schema."""

@@ -1,15 +1,17 @@
 """What the synchronous and the asyncio producer have in common."""
 
+from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
 from ._core import Sender, Verdict, fresh_copy
 from .exceptions import MemoryBufferIsFull, MessageTooBig, ProducerQueueIsFull, PulsarException
 from .partitioned_producer import PartitionedProducer
+from .schema.encoding import Encoding
 from .stats import ProducerStats
 from .topic_producer import TopicProducer
 
-__all__ = ["BaseProducer", "TopicSender"]
+__all__ = ["BaseProducer", "EncodesContents", "TopicSender"]
 
 
 def check_timeout(timeout: object) -> None:
@@ -94,3 +96,33 @@ class BaseProducer(TopicSender):
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} {self.producer_name()!r} on {self.topic()}>"
+
+
+class EncodesContents(BaseProducer):
+    """In front of a producer whose topic has a schema: contents are encoded on the calling thread, before all else."""
+
+    def send(
+        self, content: Any, properties: Any = None, partition_key: Any = None, *others: Any, **named: Any
+    ) -> Any:
+        payload, key = self._encoding.encode(content, partition_key)
+        return super().send(payload, properties, key, *others, **named)  # type: ignore[misc]
+
+    def send_async(
+        self,
+        content: Any,
+        callback: Any,
+        properties: Any = None,
+        partition_key: Any = None,
+        *others: Any,
+        **named: Any,
+    ) -> None:
+        payload, key = self._encoding.encode(content, partition_key)
+        super().send_async(payload, callback, properties, key, *others, **named)
+
+    def _elements(self, elements: Iterator[Any], partition_key: Any) -> Iterator[Any]:
+        return self._encoding.encode_each(elements, partition_key)
+
+    @property
+    def _encoding(self) -> Encoding:
+        assert self._core.encoding is not None
+        return self._core.encoding

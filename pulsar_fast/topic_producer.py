@@ -83,6 +83,7 @@ class TopicProducer:
         self.topic = topic
         self.state = State.CONNECTING
         self.producer_name = options.producer_name or ""
+        self.encoding = options.schema
         self._client = client
         self._options = options
         self._logger = client.logger
@@ -365,6 +366,8 @@ class TopicProducer:
             producer.topic_epoch = self._topic_epoch
         for key, value in (self._options.properties or {}).items():
             producer.metadata.add(key=key, value=value)
+        if self.encoding is not None and self.encoding.on_wire is not None:
+            producer.schema.CopyFrom(self.encoding.on_wire)
         connection.producers[self._producer_id] = self  # before the broker can say anything about it
         connection.request(request_id, command, lambda reply: self._on_reply(attempt, reply))
         return attempt

@@ -123,6 +123,7 @@ cdef class Registration:
             header.messages = batch.count
             header.partition_key = first.partition_key
             header.partition_key_size = first.partition_key_size
+            header.partition_key_is_base64 = first.partition_key_is_base64
             header.ordering_key = first.ordering_key
             header.ordering_key_size = first.ordering_key_size
         return 0

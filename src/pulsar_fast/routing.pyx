@@ -32,6 +32,8 @@ cdef class Router:
         disable_replication, event_timestamp, deliver_at, deliver_after
     ):
         cdef Py_ssize_t index
+        if type(partition_key) is BinaryKey:
+            partition_key = (<BinaryKey>partition_key).text
         if self.function is not None:
             index = self.function(
                 len(self.senders), content, properties, partition_key, ordering_key, sequence_id,

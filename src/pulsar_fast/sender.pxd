@@ -20,9 +20,30 @@ cdef class Sender:
         self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after
     )
+    cdef int append_encoded(
+        self, content, PyObject* target, int64_t index, int64_t sequence_id, bint alone, properties, partition_key,
+        ordering_key, replication_clusters, bint disable_replication, int64_t event_time, int64_t delivery,
+        RoomWaiter reserved, size_t* wanted
+    ) except -1
     cdef int append_content(
         self, content, Fields* fields, PyObject* target, int64_t index, RoomWaiter reserved, size_t* wanted
     ) except -1
+
+
+@cython.final
+cdef class BinaryKey:
+    cdef readonly str text   # base64, as it travels; fixed
+
+
+@cython.final
+cdef class Unsendable:
+    cdef readonly object error   # why it cannot be sent; fixed
+
+
+@cython.final
+cdef class Keyed:
+    cdef readonly object payload   # bytes, None for a tombstone; fixed
+    cdef readonly BinaryKey key    # fixed
 
 
 @cython.final
@@ -36,6 +57,12 @@ cdef class Feed:
     cdef object element        # taken from the input, but waiting for room
     cdef bint holds_element    # `element` was taken from the input and waits for room
     cdef SendHandle handle
+    # what messages carry that have keys of their own; fixed
+    cdef object properties
+    cdef object ordering_key
+    cdef int64_t event_time
+    cdef object replication_clusters
+    cdef bint disable_replication
     cdef list encoded          # bytes that the fields below point into
     cdef Fields[2] batched     # of a message in a batch; the second one of a tombstone
     cdef Fields[2] alone       # likewise outside of a batch
@@ -51,3 +78,4 @@ cdef class Feed:
     cdef bint next_element(self) except -1
     cdef int append(self, RoomWaiter reserved, size_t* wanted) except -1
     cdef int append_element(self, RoomWaiter reserved, size_t* wanted) except -1
+    cdef int append_keyed(self, RoomWaiter reserved, size_t* wanted) except -1

@@ -1,5 +1,7 @@
 """From arguments to encoded messages: all checks come before anything is taken."""
 
+from base64 import b64encode
+from copy import copy
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from datetime import timedelta
@@ -84,6 +86,14 @@ cdef int _check_replication(replication_clusters, disable_replication) except -1
     return 0
 
 
+@cython.final
+cdef class BinaryKey:
+    """A partition key of bytes."""
+
+    def __cinit__(self, bytes key not None):
+        self.text = b64encode(key).decode()
+
+
 cdef int _encode(
     Scratch* scratch, Fields* fields, bint alone, bint null_value, properties, partition_key, ordering_key,
     replication_clusters, bint disable_replication, int64_t event_time, int64_t deliver_at
@@ -92,9 +102,12 @@ cdef int _encode(
     cdef Py_ssize_t partition_size = 0, ordering_size = 0
     cdef const char* partition = NULL
     cdef const char* ordering = NULL
+    cdef bint is_base64 = type(partition_key) is BinaryKey
     scratch.size = 0
     if properties is not None:
         _put_properties(scratch, 4 if alone else 1, properties)
+    if is_base64:
+        partition_key = (<BinaryKey>partition_key).text
     if partition_key is not None:
         partition = _utf8("partition_key", partition_key, &partition_size)
         scratch_bytes_field(scratch, 6 if alone else 2, partition, partition_size)
@@ -105,6 +118,8 @@ cdef int _encode(
     fields.head_size = scratch.size
     if event_time >= 0:
         scratch_varint_field(scratch, 12 if alone else 5, event_time)
+    if is_base64:
+        scratch_varint_field(scratch, 17 if alone else 6, 1)
     if ordering is not NULL:
         scratch_bytes_field(scratch, 18 if alone else 7, ordering, ordering_size)
     if alone and deliver_at >= 0:
@@ -142,8 +157,8 @@ cdef class Sender:
     ):
         """Send a message without waiting; `callback(result, message_id)` hears what became of it.
 
-        content: any contiguous buffer of bytes, whose contents at the time of the call are sent, or None for a
-            tombstone.
+        content: what the producer's schema encodes, before anything is taken; without a schema any contiguous
+            buffer of bytes. What it holds at the time of the call is sent. None for a tombstone.
         callback: called exactly once, on the client's loop thread, with a `Result` and a `MessageId`
             (`(-1,-1,-1,-1)` on failure); it must not block. When the message cannot even be accepted (queue full,
             producer closed, message too big) it is called before `send_async` returns. None: failures are logged
@@ -154,7 +169,8 @@ cdef class Sender:
         replication_clusters: list of str; disable_replication: True keeps the message in its cluster.
         event_timestamp: int, ms since the epoch. deliver_at: int, ms since the epoch; deliver_after: timedelta.
 
-        Any thread may call it. Raises `TypeError` or `ValueError` naming the argument, before anything is taken;
+        Any thread may call it. Raises `TypeError` or `ValueError` naming the argument, and what the schema
+        raises, before anything is taken;
         `OverflowError` once the highest sequence id has been used.
         """
         if callback is not None and not callable(callback):
@@ -253,6 +269,10 @@ cdef class Sender:
         """Offer a message again once `wanted` bytes are reserved; a facade knows how to wait."""
         raise NotImplementedError
 
+    def _elements(self, elements, partition_key):
+        """What `send_many` sends for the elements of its input, with one key for all of them or none."""
+        return elements
+
     def _refusal(self, int verdict, size_t size):
         """The error for a message of `size` bytes that was not accepted."""
         raise NotImplementedError
@@ -261,7 +281,6 @@ cdef class Sender:
         self, PyObject* target, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after, RoomWaiter reserved, size_t* wanted
     ) except -1:
-        cdef Scratch scratch
         cdef Fields fields
         cdef int verdict
         cdef int64_t event_time = -1
@@ -287,15 +306,30 @@ cdef class Sender:
             not self._accumulator.batching or delivery >= 0 or bool(disable_replication)
             or bool(replication_clusters)
         )
-        fields.sequence_id = -1 if sequence_id is None else _not_negative("sequence_id", sequence_id)
+        return self.append_encoded(
+            content, target, -1, -1 if sequence_id is None else _not_negative("sequence_id", sequence_id), alone,
+            properties, partition_key, ordering_key, replication_clusters, bool(disable_replication), event_time,
+            delivery, reserved, wanted,
+        )
+
+    cdef int append_encoded(
+        self, content, PyObject* target, int64_t index, int64_t sequence_id, bint alone, properties, partition_key,
+        ordering_key, replication_clusters, bint disable_replication, int64_t event_time, int64_t delivery,
+        RoomWaiter reserved, size_t* wanted
+    ) except -1:
+        """Encode what a message carries besides its content, and append both."""
+        cdef Scratch scratch
+        cdef Fields fields
+        cdef int verdict
+        fields.sequence_id = sequence_id
         scratch_open(&scratch)
         try:
             while True:
                 _encode(
                     &scratch, &fields, alone, content is None, properties, partition_key, ordering_key,
-                    replication_clusters, bool(disable_replication), event_time, delivery,
+                    replication_clusters, disable_replication, event_time, delivery,
                 )
-                verdict = self.append_content(content, &fields, target, -1, reserved, wanted)
+                verdict = self.append_content(content, &fields, target, index, reserved, wanted)
                 if verdict != MUST_GO_ALONE:
                     return verdict
                 alone = True
@@ -347,6 +381,23 @@ EXHAUSTED = "no sequence_id is left above 2**63 - 1, which was given for an earl
 
 
 @cython.final
+cdef class Unsendable:
+    """Stands in the input of `send_many` for an element that could not be encoded."""
+
+    def __cinit__(self, error):
+        self.error = error
+
+
+@cython.final
+cdef class Keyed:
+    """Stands in the input of `send_many` for a payload with a partition key of its own."""
+
+    def __cinit__(self, payload, BinaryKey key not None):
+        self.payload = payload
+        self.key = key
+
+
+@cython.final
 cdef class Feed:
     """Takes elements from the input of one `send_many` call as long as there is room.
 
@@ -381,7 +432,12 @@ cdef class Feed:
                     tombstone, properties, partition_key, ordering_key, event_time, replication_clusters,
                     bool(disable_replication),
                 ))
-        self.items = iter(payloads)
+        self.properties = copy(properties)  # the caller may go on changing its own
+        self.ordering_key = ordering_key
+        self.event_time = event_time
+        self.replication_clusters = copy(replication_clusters)
+        self.disable_replication = bool(disable_replication)
+        self.items = sender._elements(iter(payloads), partition_key)
 
     cdef bytes encode_once(
         self, Fields* fields, bint alone, bint tombstone, properties, partition_key, ordering_key,
@@ -448,7 +504,7 @@ cdef class Feed:
     cdef int hold_element(self) except -1:
         """Keep it until there is room, as it is now: others may change a buffer meanwhile."""
         self.holds_element = True
-        if type(self.element) is not bytes and self.element is not None:
+        if type(self.element) is not bytes and type(self.element) is not Keyed and self.element is not None:
             self.element = bytes(self.element)
         return 0
 
@@ -461,16 +517,25 @@ cdef class Feed:
         return True
 
     cdef Sender choose(self):
+        cdef Keyed keyed
         if self.holds_element:
             return self.chosen
+        if type(self.element) is Keyed:
+            keyed = self.element
+            return self.sender._choose(keyed.payload, self.properties, keyed.key, *self.routed_by[2:])
         return self.sender._choose(self.element, *self.routed_by)
 
     cdef int append(self, RoomWaiter reserved, size_t* wanted) except -1:
         if type(self.element) is bytes and self.sender._router is None:
             return self.append_element(reserved, wanted)
+        if type(self.element) is Unsendable:
+            self.handle._refuse((<Unsendable>self.element).error)
+            return ELEMENT_REFUSED
         try:
             if self.sender._router is not None:
                 self.chosen = self.choose()
+            if type(self.element) is Keyed:
+                return self.append_keyed(reserved, wanted)
             return self.append_element(reserved, wanted)
         except Exception as error:
             self.handle._refuse(error)
@@ -486,6 +551,17 @@ cdef class Feed:
             verdict = self.chosen.append_content(
                 self.element, &self.alone[tombstone], target, self.handle.count, reserved, wanted
             )
+        if verdict == ACCEPTED:
+            self.handle.count += 1
+        return verdict
+
+    cdef int append_keyed(self, RoomWaiter reserved, size_t* wanted) except -1:
+        cdef Keyed keyed = self.element
+        cdef int verdict = self.chosen.append_encoded(
+            keyed.payload, <PyObject*>self.handle, self.handle.count, -1, self.batched[0].alone, self.properties,
+            keyed.key, self.ordering_key, self.replication_clusters, self.disable_replication, self.event_time, -1,
+            reserved, wanted,
+        )
         if verdict == ACCEPTED:
             self.handle.count += 1
         return verdict

@@ -1,8 +1,8 @@
 # What a message carries besides its payload, already encoded but for what is known only under the lock.
 # `head` and `tail` are the fields before and after the ones that are filled in later:
-#   in a batch (SingleMessageMetadata):  head 1,2 | payload_size 3 | tail 5,7 | sequence_id 8, null_value 9
+#   in a batch (SingleMessageMetadata):  head 1,2 | payload_size 3 | tail 5,6,7 | sequence_id 8, null_value 9
 #   alone (MessageMetadata):             1,2,3 | head 4,6,7 | compression 8,9 | tail 12 | schema_version 16
-#                                        | tail 18,19,25
+#                                        | tail 17,18,19,25
 cdef struct Fields:
     const char* head
     size_t head_size
@@ -52,6 +52,7 @@ cdef struct FrameHeader:
     size_t producer_name_size
     const char* partition_key    # of a batch: its first message's, NULL when it has none
     size_t partition_key_size
+    bint partition_key_is_base64
     const char* ordering_key
     size_t ordering_key_size
     const char* schema_version
@@ -98,6 +99,7 @@ cdef int read_command(const uint8_t* command, size_t size, uint64_t* type, Recei
 cdef struct SingleMetadata:
     const char* partition_key
     size_t partition_key_size
+    bint partition_key_is_base64
     const char* ordering_key
     size_t ordering_key_size
     uint64_t sequence_id

@@ -190,6 +190,8 @@ cdef size_t frame_metadata_size(const FrameHeader* header) noexcept nogil:
         size += varint_field_size(11, header.messages) + varint_field_size(24, header.highest_sequence_id)
     if header.schema_version_size:
         size += bytes_field_size(16, header.schema_version_size)
+    if header.partition_key_is_base64:
+        size += varint_field_size(17, 1)
     if header.ordering_key is not NULL:
         size += bytes_field_size(18, header.ordering_key_size)
     return size
@@ -210,6 +212,8 @@ cdef char* _put_frame_metadata(char* at, const FrameHeader* header) noexcept nog
     at = put_copy(at, header.tail, header.event_time_size)
     if header.schema_version_size:
         at = put_bytes_field(at, 16, header.schema_version, header.schema_version_size)
+    if header.partition_key_is_base64:
+        at = put_varint_field(at, 17, 1)
     at = put_copy(at, header.tail + header.event_time_size, header.tail_size - header.event_time_size)
     if header.ordering_key is not NULL:
         at = put_bytes_field(at, 18, header.ordering_key, header.ordering_key_size)
@@ -385,7 +389,7 @@ cdef int read_single(const char* at, size_t size, SingleMetadata* single) noexce
     cdef Cursor cursor
     cdef Cursor field
     cdef uint32_t number = 0, kind = 0, metadata
-    cdef uint64_t payload = 0
+    cdef uint64_t payload = 0, base64 = 0
     memset(single, 0, sizeof(SingleMetadata))
     if size < 4:
         return -1
@@ -412,6 +416,10 @@ cdef int read_single(const char* at, size_t size, SingleMetadata* single) noexce
         elif number == 3:
             if read_varint(&cursor, &payload) < 0:
                 return -1
+        elif number == 6:
+            if read_varint(&cursor, &base64) < 0:
+                return -1
+            single.partition_key_is_base64 = base64 != 0
         elif number == 8:
             if read_varint(&cursor, &single.sequence_id) < 0:
                 return -1

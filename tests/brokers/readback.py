@@ -18,7 +18,7 @@ class Received:
 
     data: bytes
     properties: dict[str, str]
-    partition_key: str  # decoded, if it was base64 on the wire
+    partition_key: str  # as on the wire, base64 too
     ordering_key: str
     event_timestamp: int
     publish_timestamp: int

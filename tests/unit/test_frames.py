@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_fast._core import crc32c_is_native, crc32c_of
+from pulsar_fast._core import BinaryKey, crc32c_is_native, crc32c_of
 from pulsar_fast.wire.messages import BaseCommand, MessageMetadata, SingleMessageMetadata
 from tests.unit.harness import START_MS, Frame, Rig, examples, frames_in
 
@@ -22,7 +22,7 @@ class Message:
 
     content: bytes | None
     properties: dict[str, str] = field(default_factory=dict)
-    partition_key: str | None = None
+    partition_key: str | BinaryKey | None = None
     ordering_key: str | None = None
     event_timestamp: int | None = None
     deliver_at: int | None = None
@@ -54,7 +54,7 @@ rich = st.builds(
     Message,
     st.none() | contents,
     properties=properties,
-    partition_key=keys,
+    partition_key=keys | st.binary(max_size=20).map(BinaryKey),
     ordering_key=keys,
     event_timestamp=times,
     deliver_at=st.none() | st.none() | times,
@@ -69,12 +69,19 @@ def put_properties(into, properties):
         into.add(key=key, value=value)
 
 
+def put_partition_key(into, key):
+    if isinstance(key, BinaryKey):
+        into.partition_key_b64_encoded = True
+        key = key.text
+    if key is not None:
+        into.partition_key = key
+
+
 def expected_entry(message, sequence_id):
     """What protobuf makes of one message of a batch."""
     single = SingleMessageMetadata(payload_size=len(message.payload), sequence_id=sequence_id)
     put_properties(single.properties, message.properties)
-    if message.partition_key is not None:
-        single.partition_key = message.partition_key
+    put_partition_key(single, message.partition_key)
     if message.ordering_key is not None:
         single.ordering_key = message.ordering_key.encode()
     if message.event_timestamp is not None:
@@ -92,8 +99,7 @@ def expected_frame(group, ids, batched, *, producer_id, name, schema_version=b""
     command.send.sequence_id = ids[0]
     metadata = MessageMetadata(producer_name=name, sequence_id=ids[0], publish_time=publish_time)
     first = group[0]
-    if first.partition_key is not None:
-        metadata.partition_key = first.partition_key
+    put_partition_key(metadata, first.partition_key)
     if first.ordering_key is not None:
         metadata.ordering_key = first.ordering_key.encode()
     if schema_version:
