@@ -552,20 +552,20 @@ class TopicProducer:
         The wait ends at the latest deadline, the operation timeout or `timeout` (seconds), whichever is first.
         What is left then gets `AlreadyClosed`. It begins anew when somebody else cancels its task.
         """
+        bound = self._client.options.operation_timeout_seconds
+        ends = self._loop.time() + (bound if timeout is None else min(bound, timeout))
         while True:
             if self._closing is None or self._closing.cancelled():
                 self.accumulator.end(AlreadyClosed("the producer is closed"))
                 mark = self.accumulator.mark()
-                self._closing = self._loop.create_task(self._close(mark, timeout))
+                self._closing = self._loop.create_task(self._close(mark, ends))
             if await ended(self._closing):
                 return
 
-    async def _close(self, mark: int, timeout: float | None) -> None:
+    async def _close(self, mark: int, ends: float) -> None:
         if self.state not in (State.FAILED, State.CLOSED):
             self.state = State.CLOSING
             self.turn()
-            bound = self._client.options.operation_timeout_seconds
-            ends = self._loop.time() + (bound if timeout is None else min(bound, timeout))
             answered = self._loop.create_future()
             self._queue.when_complete(mark, answered)
             await asyncio.wait([answered], timeout=min(self._time_to_live(), ends - self._loop.time()))

@@ -178,3 +178,25 @@ def test_answering_a_challenge(broker: ScriptedBroker) -> None:
     asyncio.run(scene())
     assert broker.payloads == [b"x"]
     assert len(broker.links) == 2
+
+
+def test_closing_again_and_again_ends_within_the_first_bound(broker: ScriptedBroker) -> None:
+    async def scene(client: Client) -> Any:
+        producer = await client.create_producer("t")
+        broker.hold_receipts()
+        sent = producer.send(b"x")
+        closing = asyncio.ensure_future(producer.close())
+        keep = {closing, asyncio.current_task()}
+        for _ in range(60):
+            await asyncio.sleep(0.1)
+            if closing.done():
+                break
+            for task in asyncio.all_tasks() - keep:
+                task.cancel()
+        assert closing.done(), "each time that its task was cancelled it had 0.5 s anew"
+        broker.release_receipts()
+        with suppress(PulsarException):
+            await sent
+        return producer
+
+    run(broker, scene)
