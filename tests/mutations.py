@@ -171,11 +171,11 @@ MUTATIONS = (
             "            self._attempt.fail(error)\n"
             "        if self._registration is not None and self._registration.channel is connection:\n"
             "            self._registration_ended(error)\n\n"
-            "    def _assigned_broker",
+            "    def on_topic_migrated",
             "            self._attempt.fail(error)\n"
             "        elif self._registration is not None and self._registration.channel is connection:\n"
             "            self._registration_ended(error)\n\n"
-            "    def _assigned_broker",
+            "    def on_topic_migrated",
         ),
     ),
     Mutation(

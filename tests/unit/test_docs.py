@@ -1,9 +1,11 @@
-"""The documents name tests and files that are there."""
+"""The documents name tests and files that are there, and the bugs sown on purpose the code that is."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.mutations import MUTATIONS, Mutation
 
 PROJECT = Path(__file__).parent.parent.parent
 TESTS = {path.name: path.read_text() for path in (PROJECT / "tests").rglob("test_*.py")}
@@ -37,3 +39,9 @@ def test_every_named_test_exists(document: str, least: int) -> None:
 def test_every_make_target_exists(document: str) -> None:
     targets = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.M)
     assert set(re.findall(r"`make ([a-z-]+)", (PROJECT / document).read_text())) <= {*targets}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_every_bug_can_still_be_sown(mutation: Mutation) -> None:
+    for change in mutation.changes:
+        assert (PROJECT / change.file).read_text().count(change.before) == 1, change.before
