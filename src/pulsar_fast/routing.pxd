@@ -9,6 +9,7 @@ cdef class Router:
     cdef Py_ssize_t current     # the partition for messages without a key
     cdef int64_t turn           # the turn of its accumulator when it was last chosen; -1: not yet
 
+    cdef bint has_ended(self) except -1
     cdef Sender choose(
         self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after

@@ -27,6 +27,13 @@ cdef class Router:
         """The senders, by number of their partition."""
         return list(self.senders)
 
+    cdef bint has_ended(self) except -1:
+        """Whether no partition takes messages any more."""
+        for sender in self.senders:
+            if (<Sender>sender)._accumulator.refusal is None:
+                return False
+        return True
+
     cdef Sender choose(
         self, content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
         disable_replication, event_timestamp, deliver_at, deliver_after

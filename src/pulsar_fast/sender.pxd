@@ -72,7 +72,9 @@ cdef class Feed:
         int64_t event_time, replication_clusters, bint disable_replication
     )
     cdef size_t run_with(self, RoomWaiter reserved) except? 0
-    cdef Sender choose(self)
+    cdef int choose(self, RoomWaiter reserved) except -1
+    cdef int give_back(self, RoomWaiter reserved) except -1
+    cdef bint nobody_takes_more(self) except -1
     cdef bint never_fits(self, size_t wanted) noexcept
     cdef int hold_element(self) except -1
     cdef bint next_element(self) except -1

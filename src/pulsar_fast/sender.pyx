@@ -468,9 +468,14 @@ cdef class Feed:
         try:
             wanted = self.run_with(reserved)
         finally:
-            if reserved is not None and reserved.granted:
-                self.chosen._accumulator.stop_waiting(reserved)
+            self.give_back(reserved)
         return wanted
+
+    cdef int give_back(self, RoomWaiter reserved) except -1:
+        """What is left of a reservation, which is one with the partition that was chosen last."""
+        if reserved is not None and reserved.granted:
+            self.chosen._accumulator.stop_waiting(reserved)
+        return 0
 
     cdef size_t run_with(self, RoomWaiter reserved) except? 0:
         cdef size_t wanted = 0
@@ -481,7 +486,7 @@ cdef class Feed:
             if (verdict == QUEUE_FULL or verdict == MEMORY_FULL) and not self.never_fits(wanted):
                 self.hold_element()
                 return wanted
-            if verdict == ENDED:
+            if verdict == ENDED and self.nobody_takes_more():
                 raise self.chosen._refusal(verdict, wanted)
             if verdict == IDS_EXHAUSTED:
                 raise OverflowError(EXHAUSTED)
@@ -496,6 +501,10 @@ cdef class Feed:
                     pass
         self.element = None
         return 0
+
+    cdef bint nobody_takes_more(self) except -1:
+        """Not even another partition."""
+        return self.sender._router is None or self.sender._router.has_ended()
 
     cdef bint never_fits(self, size_t wanted) noexcept:
         cdef Budget budget = self.chosen._accumulator.budget
@@ -516,14 +525,20 @@ cdef class Feed:
         Py_DECREF(<object>element)
         return True
 
-    cdef Sender choose(self):
+    cdef int choose(self, RoomWaiter reserved) except -1:
+        cdef Sender chosen
         cdef Keyed keyed
-        if self.holds_element:
-            return self.chosen
+        if self.sender._router is None or self.holds_element:
+            return 0
         if type(self.element) is Keyed:
             keyed = self.element
-            return self.sender._choose(keyed.payload, self.properties, keyed.key, *self.routed_by[2:])
-        return self.sender._choose(self.element, *self.routed_by)
+            chosen = self.sender._choose(keyed.payload, self.properties, keyed.key, *self.routed_by[2:])
+        else:
+            chosen = self.sender._choose(self.element, *self.routed_by)
+        if chosen is not self.chosen:
+            self.give_back(reserved)
+            self.chosen = chosen
+        return 0
 
     cdef int append(self, RoomWaiter reserved, size_t* wanted) except -1:
         if type(self.element) is bytes and self.sender._router is None:
@@ -532,8 +547,7 @@ cdef class Feed:
             self.handle._refuse((<Unsendable>self.element).error)
             return ELEMENT_REFUSED
         try:
-            if self.sender._router is not None:
-                self.chosen = self.choose()
+            self.choose(reserved)
             if type(self.element) is Keyed:
                 return self.append_keyed(reserved, wanted)
             return self.append_element(reserved, wanted)

@@ -266,6 +266,56 @@ def test_waiting_for_room_of_its_own_partition(
     assert [payload for number, payload in arrived(partitioned) if number == 1] == [b"\1a", b"\1b", b"\1c"]
 
 
+def test_a_failed_partition_keeps_send_many_from_no_other(
+    partitioned: ScriptedBroker, make_producer: MakeProducer
+) -> None:
+    producer = make_producer("t", message_router=lambda message, _n: int(message.data()))
+    with partitioned.changed:
+        lost = next(frame for frame in partitioned.got(BaseCommand.PRODUCER) if partition_of(frame) == 1)
+        partitioned.on_producer().answer_error(ServerError.TopicNotFound, "gone")
+        partitioned.close_producer(lost)
+    with pytest.raises(TopicNotFound, match="gone"):
+        producer.send(b"1")
+    handle = producer.send_many(b"%d" % (number % 3) for number in range(6))
+    with pytest.raises(TopicNotFound):
+        producer.flush()
+    assert {index: type(error) for index, error in handle.errors.items()} == {
+        1: TopicNotFound,
+        4: TopicNotFound,
+    }
+    assert Counter(arrived(partitioned)) == {(0, b"0"): 2, (2, b"2"): 2}
+    producer.close()
+    with pytest.raises(pulsar_fast.AlreadyClosed):
+        producer.send_many(b"0" for _ in iter(int, 1))
+
+
+def test_room_stays_with_its_partition(partitioned: ScriptedBroker, make_producer: MakeProducer) -> None:
+    """An element that got room, and is too big for the broker that came meanwhile, takes none elsewhere."""
+    producer = make_producer(
+        "t", message_router=lambda message, _n: message.data()[0] % 3, max_pending_messages=1
+    )
+    partitioned.on_send().say_nothing(times=1)
+    producer.send_async(b"\1", None)
+    partitioned.wait_for(lambda b: b.sends)
+    handles: list[Any] = []
+    payloads = [b"\1" + bytes(200_000), b"\2", b"\1"]
+    sending = threading.Thread(target=lambda: handles.append(producer.send_many(payloads)))
+    sending.start()
+    accumulator = producer._core._partitions[1].accumulator
+    until(accumulator.waiting)
+    partitioned.max_message_size = 100_000
+    partitioned.cut_connections()
+    sending.join(10)
+    producer.flush()
+    assert {index: type(error) for index, error in handles[0].errors.items()} == {
+        0: pulsar_fast.MessageTooBig
+    }
+    assert producer.stats().pending_messages == 0
+    for _ in range(2):  # each partition has its one place still
+        for payload in (b"\1", b"\2"):
+            producer.send(payload)
+
+
 def test_flush_and_close_cover_all(partitioned: ScriptedBroker, make_producer: MakeProducer) -> None:
     producer = make_producer("t", batching_max_publish_delay_ms=10_000, batching_max_messages=5)
     for _ in range(12):
