@@ -49,12 +49,14 @@ class PartitionedProducer:
         )
         self._polling: asyncio.Task[None] | None = None
         self._partitions = [self._new_partition(index) for index in range(partitions)]
-        self._first = random.randrange(partitions)  # nosec B311 # no secret hangs on it
+        first = random.randrange(partitions)  # nosec B311 # no secret hangs on it
+        # Two that wait for exclusive access in different orders would wait for each other.
+        self._first = first if options.access_mode is ProducerAccessMode.Shared else 0
         self.router = Router(
             [make_sender(partition) for partition in self._partitions],
             options.hashing_scheme,
             options.message_routing_mode is PartitionsRoutingMode.RoundRobinDistribution,
-            self._first,
+            first,
             options.router_function,
         )
 
@@ -71,7 +73,7 @@ class PartitionedProducer:
                 for partition in rest:
                     partition.start_later()
             else:
-                await _all([partition.create for partition in rest], _AT_ONCE)
+                await _create_all(rest)
         except BaseException:
             for partition in self._partitions:
                 partition.shut_down()
@@ -180,14 +182,24 @@ def _limit_of_one(options: ProducerOptions, partitions: int) -> int:
     return min((limit for limit in limits if limit), default=0)
 
 
-async def _all(works: Sequence[Callable[[], Awaitable[None]]], at_once: int = 1 << 31) -> None:
-    """Wait for all of them, at most so many at once; then raise the first error by their order."""
-    slots = asyncio.Semaphore(at_once)
+async def _create_all(partitions: Sequence[TopicProducer]) -> None:
+    """Raises as soon as one of them is refused: others may wait for exclusive access without end."""
+    slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(work: Callable[[], Awaitable[None]]) -> None:
+    async def create(partition: TopicProducer) -> None:
         async with slots:
-            await work()
+            await partition.create()
 
-    for outcome in await asyncio.gather(*map(one, works), return_exceptions=True):
+    tasks = [asyncio.ensure_future(create(partition)) for partition in partitions]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _all(works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Wait for all of them; then raise the first error by their order."""
+    for outcome in await asyncio.gather(*(work() for work in works), return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

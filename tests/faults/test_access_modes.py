@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pulsar_fast.asyncio
-from pulsar_fast import ProducerAccessMode, ProducerBusy, ProducerFenced
+from pulsar_fast import AuthorizationError, ProducerAccessMode, ProducerBusy, ProducerFenced
 from pulsar_fast.wire.messages import BaseCommand, ServerError
 from tests.brokers import frames
 from tests.brokers.frames import Frame
@@ -190,3 +190,42 @@ def test_waiting_on_all_partitions(broker: ScriptedBroker, make_producer: MakePr
     thread.join(10)
     made[0].send(b"x")
     assert len(broker.got(BaseCommand.PRODUCER)) == 3, "access to all of them"
+
+
+def test_two_that_wait_do_not_wait_for_each_other(
+    broker: ScriptedBroker, make_client: Callable[..., Any]
+) -> None:
+    """They ask for the partitions in the same order: whoever has the first one gets the others."""
+    broker.partitions = 4
+    first_asked = set()
+    for _ in range(12):
+        waiting = queue_up(broker)
+        client = make_client(broker.url)
+        thread, _ = create_beside(
+            lambda topic, _, client=client, **options: client.create_producer(topic, **options), WAITING
+        )
+        broker.wait_for(lambda b: waiting)  # noqa: B023
+        first_asked.add(waiting[0].command.producer.topic)
+        client.close()
+        thread.join(10)
+        broker.forget_rules()
+    assert first_asked == {"persistent://public/default/t-partition-0"}
+
+
+def test_one_partition_is_refused_while_another_waits(
+    broker: ScriptedBroker, make_producer: MakeProducer
+) -> None:
+    broker.partitions = 3
+
+    def answer(frame: Frame) -> None:
+        if frame.command.producer.topic.endswith("-0"):
+            frame.link.send(broker.registered(frame))
+        elif frame.command.producer.topic.endswith("-1"):
+            frame.link.send(frames.registered(frame, "mine", ready=False))
+        else:
+            frame.link.send(frames.error_answer(frame, ServerError.AuthorizationError, "not this one"))
+
+    broker.on_producer().do(answer)
+    with pytest.raises(AuthorizationError, match="not this one"):
+        make_producer("t", **WAITING)
+    broker.wait_for(lambda b: len(b.got(BaseCommand.CLOSE_PRODUCER)) == 2)
