@@ -155,6 +155,7 @@ class Producer(BaseProducer, LoopSender):
     def __init__(self, client: object, *rest: Any) -> None:
         super().__init__(*rest)
         self._client = client  # a producer keeps its client alive
+        self._inputs: dict[SendHandle, asyncio.Future[None]] = {}  # of `send_many`, which wait for room
 
     def __new__(cls, client: object, *rest: Any) -> Any:
         return super().__new__(cls, *rest)
@@ -240,27 +241,36 @@ class Producer(BaseProducer, LoopSender):
             disable_replication,
         )
         try:
-            self._feed(feed, handle, feed.run(), in_front=False)
+            self._feed(feed, handle, feed.run())
         except BaseException as error:
-            handle._end_input()
+            self._end_input(handle)
             error.handle = handle  # type: ignore[attr-defined]
             raise
         return handle
 
-    def _feed(self, feed: Feed, handle: SendHandle, wanted: int, in_front: bool) -> None:
+    def _feed(self, feed: Feed, handle: SendHandle, wanted: int, after: LoopSender | None = None) -> None:
+        """Take the rest of the input as room comes; `after`: where the last element has waited for it."""
         if not wanted:
-            handle._end_input()
+            self._end_input(handle)
             return
+        chosen = feed.chosen
 
         def go_on() -> None:
             try:
-                self._feed(feed, handle, feed.run(waiter), in_front=True)
+                self._feed(feed, handle, feed.run(waiter), chosen)
             except BaseException as error:  # of the input, Ctrl-C too: whoever awaits the handle gets it
                 handle._refuse(error)
-                handle._end_input()
+                self._end_input(handle)
 
         waiter = RoomWaiter(wanted, go_on, dated=False)
-        feed.chosen._queue_up(waiter, in_front)
+        self._inputs.setdefault(handle, self._loop.create_future())
+        chosen._queue_up(waiter, in_front=chosen is after)
+
+    def _end_input(self, handle: SendHandle) -> None:
+        handle._end_input()
+        waiting = self._inputs.pop(handle, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send what is batched and wait until every message sent before this call is answered.
@@ -276,6 +286,8 @@ class Producer(BaseProducer, LoopSender):
             raise Timeout(f"Producer.flush() took longer than {timeout:g} s") from None
 
     async def _flush(self) -> None:
+        if self._inputs:
+            await asyncio.wait([*self._inputs.values()])
         for sender in self._senders():
             if sender._accumulator.waiting():
                 turn = asyncio.Event()

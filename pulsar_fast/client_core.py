@@ -16,6 +16,7 @@ from .failover import Failover
 from .log import log_of
 from .options import ProducerOptions
 from .partitioned_producer import PartitionedProducer
+from .regularly import Regularly
 from .service_info import AutoClusterFailover
 from .topic_name import TopicName
 from .topic_producer import TopicProducer
@@ -56,17 +57,24 @@ class ClientCore:
         self._failover: Failover | None = None
         self._closing: asyncio.Task[None] | None = None
         self._background: asyncio.Task[None] | None = None  # kept, since the loop holds tasks weakly
-        self._stats_timer: asyncio.TimerHandle | None = None
-        self._log_stats_later()
-
-    def _log_stats_later(self) -> None:
+        self._moved = asyncio.Event()  # to another cluster
+        self._regular: list[Regularly] = []
         if self.options.stats_interval_in_seconds:
-            self._stats_timer = self._loop.call_later(self.options.stats_interval_in_seconds, self._log_stats)
+            self.regularly(self.options.stats_interval_in_seconds, self._log_stats)
 
-    def _log_stats(self) -> None:
+    async def _log_stats(self) -> None:
         for producer in list(self._producers):
             self.logger.info("%s: %s", producer.topic.full, producer.stats())
-        self._log_stats_later()
+
+    def regularly(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Regularly:
+        """Work that is done again and again until it is stopped or the client is closed."""
+        regular = Regularly(seconds, work, self.begin, self.logger)
+        self._regular = [other for other in self._regular if not other.stopped] + [regular]
+        return regular
+
+    def _stop_regular_work(self) -> None:
+        for regular in self._regular:
+            regular.stop()
 
     def follow(self, rules: AutoClusterFailover, services: Sequence[Service]) -> None:
         """Check the clusters from now on, the first of which is in use, and use the best one that answers."""
@@ -75,6 +83,7 @@ class ClientCore:
         self._failover = Failover(
             rules, services, lambda service: Cluster(service, self.clock, self.logger), self.use, self.logger
         )
+        self.regularly(rules.check_interval_ms / 1000, self._failover.check)
 
     def use(self, service: Service) -> None:
         """Go to another cluster: the producers register there, and send what is pending."""
@@ -83,6 +92,8 @@ class ClientCore:
             return
         self.logger.warning("going from %s to %s", old.service.info.service_url, service.info.service_url)
         self.cluster = Cluster(service, self.clock, self.logger, self._on_reached)
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
         for producer in self._producers:
             producer.move()
         old.close(ConnectError(f"the client has gone to {service.info.service_url}"))
@@ -129,7 +140,8 @@ class ClientCore:
                     if failure is None:
                         self.logger.warning("%s: %s; trying again %s", what, error.message, how_long)
                     failure = error
-                await asyncio.sleep(backoff.next())
+                with contextlib.suppress(TimeIsUp):
+                    await within(backoff.next(), self._moved.wait())
 
         try:
             return await within(None if without_end else timeout, until_it_works())
@@ -208,6 +220,7 @@ class ClientCore:
                 return
 
     async def _close(self) -> None:
+        self._stop_regular_work()
         under_way = list(self._under_way)
         for task in under_way:
             task.cancel()
@@ -232,6 +245,7 @@ class ClientCore:
     def shut_down(self) -> None:
         """End at once: everything pending fails."""
         self.closed = True
+        self._stop_regular_work()
         for task in self._under_way:
             task.cancel()
         for producer in list(self._producers):
@@ -264,8 +278,6 @@ class ClientCore:
             return
         self._loop.remove_reader(self._wake_fds[0])
         self._close_wake_fds(self._wake_fds)
-        if self._stats_timer is not None:
-            self._stats_timer.cancel()
         if self._failover is not None:
             self._failover.close()
         self.cluster.close(AlreadyClosed("the client is closed"))

@@ -1,6 +1,5 @@
 """Going to another cluster when the one in use does not answer, and coming back."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from .cluster import Cluster, Service
@@ -31,22 +30,13 @@ class Failover:
         self._current = 0
         self._failures = 0  # of the current one, in a row
         self._successes = 0  # of the primary one while it is not the current one, in a row
-        self._task = asyncio.get_running_loop().create_task(self._watch())
 
     def close(self) -> None:
-        self._task.cancel()
         for cluster in self._clusters:
             cluster.close(AlreadyClosed("the client is closed"))
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self._rules.check_interval_ms / 1000)
-            try:
-                await self._check()
-            except Exception:  # a bug: it must not end the checks
-                self._logger.exception("checking the clusters failed")
-
-    async def _check(self) -> None:
+    async def check(self) -> None:
+        """Look at the cluster in use, and at others where that may lead to going there; done regularly."""
         if await self._answers(self._current):
             self._failures = 0
             if self._current != 0:

@@ -11,6 +11,7 @@ from ._core import LatencyHistogram, Router, Sender
 from .enums import PartitionsRoutingMode, ProducerAccessMode
 from .exceptions import AlreadyClosed, PulsarException
 from .options import ProducerOptions
+from .regularly import Regularly
 from .stats import ProducerStats
 from .topic_name import TopicName
 from .topic_producer import State, TopicProducer
@@ -47,7 +48,7 @@ class PartitionedProducer:
             and options.producer_name is None
             and options.access_mode is ProducerAccessMode.Shared
         )
-        self._polling: asyncio.Task[None] | None = None
+        self._polling: Regularly | None = None
         self._partitions = [self._new_partition(index) for index in range(partitions)]
         first = random.randrange(partitions)  # nosec B311 # no secret hangs on it
         # Two that wait for exclusive access in different orders would wait for each other.
@@ -79,7 +80,9 @@ class PartitionedProducer:
                 partition.shut_down()
             raise
         if self._options.partitions_update_interval_seconds is not None:
-            self._polling = self._client.begin(self._poll(self._options.partitions_update_interval_seconds))
+            self._polling = self._client.regularly(
+                self._options.partitions_update_interval_seconds, self._look_for_new_partitions
+            )
 
     def _name_like_the_first(self, partitions: Sequence[TopicProducer]) -> None:
         for partition in partitions:
@@ -87,15 +90,11 @@ class PartitionedProducer:
 
     # --- partitions that come later
 
-    async def _poll(self, interval: float) -> None:
-        while True:
-            await asyncio.sleep(interval)
-            try:
-                await self._take_up_new_partitions()
-            except PulsarException as error:
-                self._client.logger.warning("%s: looking for new partitions: %s", self.topic.full, error)
-            except Exception:  # a bug: it must not end the looking
-                self._client.logger.exception("%s: looking for new partitions failed", self.topic.full)
+    async def _look_for_new_partitions(self) -> None:
+        try:
+            await self._take_up_new_partitions()
+        except PulsarException as error:
+            self._client.logger.warning("%s: looking for new partitions: %s", self.topic.full, error)
 
     async def _take_up_new_partitions(self) -> None:
         """Messages go there once they are registered, in the order of their numbers."""
@@ -110,7 +109,7 @@ class PartitionedProducer:
 
     def stop_polling(self) -> None:
         if self._polling is not None:
-            self._polling.cancel()
+            self._polling.stop()
 
     # --- what the application asks
 

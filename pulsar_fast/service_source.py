@@ -62,7 +62,7 @@ class ServiceSource:
             def update(info: ServiceInfo) -> None:
                 check_service_info("the new service info", info)
                 service = Service.of(info, self._options)
-                if not self._closed:
+                if not self._closed and self._forks == fork_count():
                     with suppress(AlreadyClosed):
                         on_loop(lambda: core.use(service))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_fast import Authentication, PulsarException
+from pulsar_fast import Authentication, AutoClusterFailover, PulsarException, ServiceInfo
 from pulsar_fast.asyncio import Client
 from pulsar_fast.wire.messages import BaseCommand
 from tests.faults.conftest import QUICK
@@ -200,3 +200,32 @@ def test_closing_again_and_again_ends_within_the_first_bound(broker: ScriptedBro
         return producer
 
     run(broker, scene)
+
+
+def test_work_that_is_done_regularly(broker: ScriptedBroker) -> None:
+    """Fail-over and the look for new partitions go on, whatever was under way."""
+
+    async def main(other: ScriptedBroker) -> None:
+        clusters = AutoClusterFailover(
+            ServiceInfo(broker.url), [ServiceInfo(other.url)], check_interval_ms=10
+        )
+        async with Client(clusters, **QUICK) as client:
+            producer = await client.create_producer(
+                "t", send_timeout_millis=5000, partitions_update_interval_seconds=0.01
+            )
+            for _ in range(20):
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                await asyncio.sleep(0.003)
+            asked = len(broker.got(BaseCommand.PARTITIONED_METADATA))
+            await asyncio.to_thread(
+                broker.wait_for, lambda b: len(b.got(BaseCommand.PARTITIONED_METADATA)) > asked
+            )
+            broker.go_down()
+            await producer.send(b"x")
+
+    broker.partitions = 2
+    with ScriptedBroker() as other:
+        other.partitions = 2
+        asyncio.run(main(other))
+        assert other.payloads == [b"x"]

@@ -258,9 +258,9 @@ def test_a_provider(broker: ScriptedBroker, other: ScriptedBroker, make_client: 
     thread = threading.Thread(target=provider.update, args=[ServiceInfo(other.url)])
     thread.start()
     thread.join()
+    until(lambda: client.get_service_info() == ServiceInfo(other.url))
     producer.send(b"y")
     assert (broker.payloads, other.payloads) == ([b"x"], [b"y"])
-    assert client.get_service_info() == ServiceInfo(other.url)
     with pytest.raises(ValueError, match="up to its Provider"):
         client.update_service_url(broker.url)
     client.close()

@@ -10,10 +10,12 @@ import pytest
 
 import pulsar_fast.asyncio
 from pulsar_fast import (
+    AutoClusterFailover,
     HashingScheme,
     PartitionsRoutingMode,
     ProducerQueueIsFull,
     Result,
+    ServiceInfo,
     TopicNotFound,
 )
 from pulsar_fast._core import hash_of_key
@@ -25,6 +27,10 @@ from tests.faults.scripted_broker import ScriptedBroker
 from tests.waiting import until
 
 MakeProducer = Callable[..., Any]
+
+
+def failing_over(url: str) -> AutoClusterFailover:
+    return AutoClusterFailover(ServiceInfo(url), [ServiceInfo(url)], check_interval_ms=1000)
 
 
 def partition_of(frame: Frame) -> int:
@@ -473,6 +479,93 @@ def test_asyncio(partitioned: ScriptedBroker) -> None:
 
     asyncio.run(main())
     assert sorted(int(payload) for _, payload in arrived(partitioned)) == list(range(200))
+
+
+def answer_held(broker: ScriptedBroker, held: list[Frame], *payloads: bytes) -> None:
+    with broker.changed:
+        for frame in held:
+            if frame.messages[0].payload in payloads:
+                frame.link.send(broker.receipt(frame))
+
+
+def by_first_digit(message: Any, _partitions: int) -> int:
+    return int(message.data()[:1])
+
+
+def test_flush_covers_input_that_waits(partitioned: ScriptedBroker) -> None:
+    """Also where it comes back to a partition that had nobody waiting."""
+
+    async def main() -> None:
+        async with pulsar_fast.asyncio.Client(partitioned.url, **QUICK) as client:
+            producer = await client.create_producer(
+                "t", message_router=by_first_digit, max_pending_messages=1, batching_enabled=False
+            )
+            held: list[Frame] = []
+            partitioned.on_send().do(held.append)
+            sends = [producer.send(b"2a"), producer.send(b"0b")]
+            await asyncio.to_thread(partitioned.wait_for, lambda b: len(held) == 2)
+            handle = producer.send_many([b"2c", b"0d"])
+            flushing = asyncio.ensure_future(producer.flush())
+            answer_held(partitioned, held, b"2a")
+            await asyncio.to_thread(partitioned.wait_for, lambda b: len(held) == 3)
+            answer_held(partitioned, held, b"0b", b"2c")
+            await asyncio.to_thread(partitioned.wait_for, lambda b: len(held) == 4)
+            await asyncio.gather(*sends)
+            assert not flushing.done(), "the last element has no receipt"
+            answer_held(partitioned, held, b"0d")
+            await flushing
+            assert handle.is_done()
+
+    asyncio.run(main())
+
+
+def test_input_takes_its_place_at_each_partition(partitioned: ScriptedBroker) -> None:
+    async def main() -> None:
+        async with pulsar_fast.asyncio.Client(partitioned.url, **QUICK) as client:
+            producer = await client.create_producer(
+                "t",
+                message_router=by_first_digit,
+                max_pending_messages=1,
+                batching_enabled=False,
+                block_if_queue_full=True,
+            )
+            held: list[Frame] = []
+            partitioned.on_send().do(held.append)
+            sends = [producer.send(payload) for payload in (b"2", b"0", b"0 earlier")]
+            handle = producer.send_many([b"2 many", b"0 later"])
+            await asyncio.to_thread(partitioned.wait_for, lambda b: len(held) == 2)
+            answer_held(partitioned, held, b"2")
+            await asyncio.to_thread(partitioned.wait_for, lambda b: len(held) == 3)
+            partitioned.forget_rules()
+            answer_held(partitioned, held, b"0", b"2 many")
+            await asyncio.gather(*sends)
+            await handle
+
+    asyncio.run(main())
+    assert [payload for number, payload in arrived(partitioned) if number == 0] == [
+        b"0",
+        b"0 earlier",
+        b"0 later",
+    ]
+
+
+@pytest.mark.parametrize("url_of", [str, failing_over], ids=["partitions", "fail-over"])
+def test_a_loop_that_is_closed_first(partitioned: ScriptedBroker, url_of: Callable[[str], Any]) -> None:
+    """Nothing is left half done on it that anybody would complain about."""
+    loop = asyncio.new_event_loop()
+
+    async def main() -> tuple[Any, Any]:
+        client = pulsar_fast.asyncio.Client(url_of(partitioned.url), **QUICK)
+        producer = await client.create_producer("t")
+        await producer.send(b"x")
+        return client, producer
+
+    client, producer = loop.run_until_complete(main())
+    loop.close()
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del producer
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del client
 
 
 @pytest.mark.parametrize(
