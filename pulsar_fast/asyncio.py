@@ -228,7 +228,7 @@ class Producer(BaseProducer, LoopSender):
         wait for room too. The other arguments hold for all messages and are checked at once.
         """
         self._check_loop()
-        handle = SendHandle(self._mark, self._loop)
+        handle = SendHandle(self._marker(), self._loop)
         feed = Feed(
             self,
             payloads,

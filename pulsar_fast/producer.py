@@ -160,7 +160,7 @@ class Producer(BaseProducer, ThreadSender):
         its attribute `handle`. Raises `TypeError` or `ValueError` for the other arguments before anything is taken.
         """
         self._thread.check_process()
-        handle = SendHandle(self._mark)
+        handle = SendHandle(self._marker())
         feed = Feed(
             self,
             payloads,

@@ -1,6 +1,6 @@
 """What the synchronous and the asyncio producer have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
@@ -89,7 +89,11 @@ class BaseProducer(TopicSender):
 
     def _mark(self) -> list[int]:
         """Seal what is open; the positions behind everything accepted so far, one for each sender."""
-        return [sender._accumulator.mark() for sender in self._senders()]
+        return [self._accumulator.mark()] if self._router is None else self._router.mark()
+
+    def _marker(self) -> Callable[[], object]:
+        """What seals what is open, for those who must not keep the producer alive."""
+        return self._accumulator.mark if self._router is None else self._router.mark
 
     def __reduce__(self) -> "tuple[object, ...]":
         raise TypeError("a producer cannot be pickled: create a client of its own in each process")

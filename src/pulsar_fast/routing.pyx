@@ -23,6 +23,10 @@ cdef class Router:
         """There is one more partition, which has the next number."""
         self.senders.append(sender)
 
+    def mark(self):
+        """`Accumulator.mark` of each partition, by number."""
+        return [(<Sender>sender)._accumulator.mark() for sender in self.senders]
+
     def all(self):
         """The senders, by number of their partition."""
         return list(self.senders)

@@ -82,7 +82,7 @@ def test_the_successor_ends_too(
 
 def topic_migrated(frame: Frame | None) -> bytes:
     command = BaseCommand(type=BaseCommand.TOPIC_MIGRATED)
-    command.topicMigrated.resource_id = frame.command.producer.producer_id if frame else 1
+    command.topicMigrated.resource_id = frame.command.producer.producer_id + 1000 if frame else 1000
     command.topicMigrated.resource_type = 0
     command.topicMigrated.brokerServiceUrl = "pulsar://127.0.0.1:1"
     return encode(command)

@@ -361,6 +361,15 @@ def test_more_partitions_than_there_can_be(broker: ScriptedBroker, make_client: 
             call("t")
 
 
+def test_a_handle_keeps_no_producer_alive(partitioned: ScriptedBroker) -> None:
+    with pulsar_fast.Client(partitioned.url, **QUICK) as client:
+        producer = client.create_producer("t")
+        handle = producer.send_many([b"x"] * 3)
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            del producer
+        assert handle.result() == 3
+
+
 # --- later
 
 
