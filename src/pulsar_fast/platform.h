@@ -70,6 +70,19 @@ static inline int pf_open_socket(int family) {
 #endif
 }
 
+/* Milliseconds that bytes may wait for the peer's acknowledgement, or for room at the peer. Longer than keep-alive takes
+ * to give a dead peer up, since the kernel would also end a connection whose peer is only slow to read. */
+#define PF_USER_TIMEOUT 120000
+
+static inline int pf_set_options(int fd) {
+    int one = 1;
+#ifdef TCP_USER_TIMEOUT
+    unsigned timeout = PF_USER_TIMEOUT;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout) != 0) return -1;
+#endif
+    return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
 /* A non-blocking TCP socket on its way to an address in numbers, or -errno. */
 static inline int pf_begin_connecting(int family, const char *host, uint16_t port, uint32_t scope_id) {
     union {
@@ -77,7 +90,7 @@ static inline int pf_begin_connecting(int family, const char *host, uint16_t por
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
     } address;
-    int one = 1, fd, error;
+    int fd, error;
     memset(&address, 0, sizeof address);
     address.any.sa_family = family;
     if (family == AF_INET6) {
@@ -90,7 +103,7 @@ static inline int pf_begin_connecting(int family, const char *host, uint16_t por
         return -EINVAL;
     fd = pf_open_socket(family);
     if (fd < 0) return -errno;
-    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0 &&
+    if (pf_set_options(fd) == 0 &&
         (connect(fd, &address.any, family == AF_INET6 ? sizeof address.v6 : sizeof address.v4) == 0 ||
          errno == EINPROGRESS))
         return fd;

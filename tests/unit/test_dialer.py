@@ -99,15 +99,28 @@ def connections(listener: socket.socket) -> int:
     return count
 
 
-def test_small_writes_are_not_held_back(named: list[Address]) -> None:
-    async def no_delay() -> int:
+def option_of_a_connection(number: int) -> int:
+    """Of TCP."""
+
+    async def option() -> int:
         with closing(await dial("some-name", 6650, 10)) as transport:
             sock: socket.socket = transport.socket  # type: ignore[attr-defined]
-            return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            return sock.getsockopt(socket.IPPROTO_TCP, number)
 
+    return asyncio.run(option())
+
+
+def test_small_writes_are_not_held_back(named: list[Address]) -> None:
     with listening() as listener:
         named[:] = [listener.getsockname()]
-        assert asyncio.run(no_delay()) != 0
+        assert option_of_a_connection(socket.TCP_NODELAY) != 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="there is no such option")
+def test_unacknowledged_bytes_do_not_wait_for_ever(named: list[Address]) -> None:
+    with listening() as listener:
+        named[:] = [listener.getsockname()]
+        assert option_of_a_connection(socket.TCP_USER_TIMEOUT) == 120_000
 
 
 def test_a_mute_address_costs_a_head_start(named: list[Address]) -> None:
