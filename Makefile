@@ -38,7 +38,7 @@ test: build ## the whole test suite
 soak: build ## lives (MINUTES=10 of them), tokens, more faults over TLS, figures, outages of real brokers (about 35 minutes more)
 	$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),10)
 	PULSAR_FAST_TRAFFIC_SECONDS=60 $(BIN)/python -m pytest --timeout=150 -k renewed tests/integration/test_authentication.py
-	PULSAR_FAST_AT_LENGTH=1 $(BIN)/python -m pytest tests/faults -k TLS
+	PULSAR_FAST_AT_LENGTH=1 $(BIN)/python -m pytest tests/faults -k "TLS or cut_all_along"
 	$(BIN)/python -m tests.figures
 	$(BIN)/python -m tests.outages --full
 
