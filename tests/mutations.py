@@ -54,17 +54,10 @@ MUTATIONS = (
         Change(
             "src/pulsar_fast/batch.pyx",
             "        if batch.pending_hold or batch.write_holds:\n",
-            "        if batch.write_holds and not batch.pending_hold:\n"
+            "        if batch.write_holds and not batch.pending_hold and batch.bytes is not NULL:\n"
             "            self.give_back(batch.bytes, batch.capacity)\n"
-            "            batch.capacity = 0\n"
+            "            batch.bytes = NULL\n"
             "        if batch.pending_hold or batch.write_holds:\n",
-        ),
-        Change(
-            "src/pulsar_fast/batch.pyx",
-            "        self.give_back(batch.bytes, batch.capacity)\n        self.live_batches -= 1\n",
-            "        if batch.capacity:\n"
-            "            self.give_back(batch.bytes, batch.capacity)\n"
-            "        self.live_batches -= 1\n",
         ),
         builds=("plain", "poisoned buffers", "sanitizers"),
     ),
