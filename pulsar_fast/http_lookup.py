@@ -240,10 +240,10 @@ def _content(answer: _Answer) -> dict[str, Any]:
         raise LookupError(f"{answer.url}: redirected more than {MAX_REDIRECTS} times")
     if answer.status != 200:
         # Of a server that gives no reason as Pulsar does, a 404 says nothing about the topic.
-        reason = str((content or {}).get("reason", ""))
-        message = reason or str(
-            (content or {}).get("message", "")
-        )  # the server's own, before Pulsar is asked
+        refusal = content or {}
+        reason = str(refusal.get("reason", ""))
+        # The web server has words of its own, before Pulsar is asked.
+        message = reason or str(refusal.get("message", ""))
         kind = _REFUSALS.get(answer.status, LookupError) if reason or answer.status != 404 else LookupError
         raise kind(f"{answer.url}: HTTP {answer.status} {_short(message)}".rstrip())
     if content is None:

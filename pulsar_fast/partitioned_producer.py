@@ -107,7 +107,7 @@ class PartitionedProducer:
             self.router.add(self._make_sender(partition))
             self._client.logger.info("%s: %d partitions now", self.topic.full, len(self._partitions))
 
-    def stop_polling(self) -> None:
+    def _stop_polling(self) -> None:
         if self._polling is not None:
             self._polling.stop()
 
@@ -156,14 +156,14 @@ class PartitionedProducer:
 
     async def close(self, timeout: float | None = None) -> None:
         """As `TopicProducer.close`, of all partitions at the same time."""
-        self.stop_polling()
+        self._stop_polling()
         for partition in self._partitions:  # before anything is awaited: nothing more is accepted anywhere
             partition.accumulator.end(AlreadyClosed("the producer is closed"))
         await _all([partial(partition.close, timeout) for partition in self._partitions])
 
     def close_soon(self) -> None:
         """Close in the background."""
-        self.stop_polling()
+        self._stop_polling()
         for partition in self._partitions:
             partition.close_soon()
 

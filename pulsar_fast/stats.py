@@ -46,11 +46,8 @@ class ProducerStats:
     @classmethod
     def sum_of(cls, parts: "Sequence[ProducerStats]", latency: LatencyHistogram) -> "ProducerStats":
         """Of several producers of one client that are one to the application."""
-        sums = {
-            field.name: sum(getattr(part, field.name) for part in parts)
-            for field in fields(cls)
-            if field.type == "int" or field.type is int
-        }
+        counters = [field.name for field in fields(cls) if field.type is int]
+        sums = {name: sum(getattr(part, name) for part in parts) for name in counters}
         errors = [part.last_connection_error for part in parts if part.last_connection_error is not None]
         return cls(
             **{

@@ -321,9 +321,8 @@ class TopicProducer:
 
     async def _try_once(self) -> None:
         """Find the broker, connect and register there, once."""
-        cluster = (
-            self._client.cluster
-        )  # one and the same from here on: an address means nothing in another one
+        # One and the same from here on: an address means nothing in another one.
+        cluster = self._client.cluster
         hint, self._hint = self._hint, None
         self._tried = hint  # None while the broker is not known: any that is reached may be it
         address = hint or await cluster.broker_of(self.topic, self._migrated_to)
