@@ -3,13 +3,14 @@
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsar_fast import Client, Producer
 from tests import live_counters
-from tests.certificates import Authority
+from tests.certificates import Authority, Identity
 from tests.faults.scripted_broker import ScriptedBroker
 
 QUICK: dict[str, Any] = {
@@ -59,6 +60,17 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="session")
 def broker_context(authority: Authority) -> ssl.SSLContext:
     return authority.issue("broker", ("127.0.0.1",)).server()
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Authority:
+    """An authority of the test alone, which no client trusts unless it is told to."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(ca: Authority) -> Identity:
+    return ca.issue("server", ("localhost", "127.0.0.1"))
 
 
 @pytest.fixture

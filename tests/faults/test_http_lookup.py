@@ -187,16 +187,6 @@ def test_a_redirect_without_a_port(
 
 
 @pytest.fixture
-def ca(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def server(ca: Authority) -> Identity:
-    return ca.issue("server", ("localhost", "127.0.0.1"))
-
-
-@pytest.fixture
 def secure() -> Iterator[Secure]:
     """Puts TLS in front of a port."""
     with ExitStack() as fronts:

@@ -35,16 +35,6 @@ Front = Callable[..., TlsFront]
 
 
 @pytest.fixture
-def ca(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def server(ca: Authority) -> Identity:
-    return ca.issue("server", ("localhost", "127.0.0.1"))
-
-
-@pytest.fixture
 def in_front(broker: ScriptedBroker) -> Iterator[Front]:
     """Puts TLS in front of the scripted broker, which then names that in its look-ups."""
     fronts: list[TlsFront] = []
